@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from sparkring.conf.schema.section import Positive, Section
 
@@ -29,6 +29,19 @@ class LocalSgdConfig(Section):
     own, which halves what is sent with momentum. A run that resumes then gives all ranks rank 0's."""
 
 
+class StaleSyncConfig(Section):
+    """Ranks take steps as they become free, and update weights that servers hold, without waiting for each other."""
+
+    kind: Literal["stale_sync"] = "stale_sync"
+    bound: Annotated[int, Field(ge=0)] = 4
+    """Largest staleness of an update: the number of others applied between the pull of its weights and its own application. 0: one step
+    at a time, as on one rank."""
+    servers: Literal["peers"] | Positive = "peers"
+    """``peers``: each rank serves a part of the model beside computing. A number: so many ranks, the last ones, do nothing else."""
+    stale_lr: Literal["constant", "inverse"] = "constant"
+    """Learning rate of a stale update: ``constant`` as of any other; ``inverse`` divides it by 1 + staleness."""
+
+
 def _in_full(value: object) -> object:
     """The section that a word stands for."""
     return {"kind": value} if isinstance(value, str) else value
@@ -40,7 +53,7 @@ def _kind(value: object) -> object:
 
 
 StrategyConfig = Annotated[
-    Annotated[ExactConfig, Tag("exact")] | Annotated[LocalSgdConfig, Tag("local_sgd")],
-    Discriminator(_kind, custom_error_type="kind", custom_error_message="unknown kind; give exact or local_sgd"),
+    Annotated[ExactConfig, Tag("exact")] | Annotated[LocalSgdConfig, Tag("local_sgd")] | Annotated[StaleSyncConfig, Tag("stale_sync")],
+    Discriminator(_kind, custom_error_type="kind", custom_error_message="unknown kind; give exact, local_sgd or stale_sync"),
     BeforeValidator(_in_full)]
 """Any of the strategies, told apart by ``kind``."""

@@ -206,6 +206,14 @@ class TrainConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _servers_leave_workers(self) -> Self:
+        servers = getattr(self.strategy, "servers", "peers")
+        if servers != "peers" and servers >= self.num_ranks:
+            raise ValueError(f"train.strategy.servers={servers} leaves none of {self.num_ranks} ranks to compute; set it below "
+                             "train.num_ranks, or to peers")
+        return self
+
+    @model_validator(mode="after")
     def _stages_fill_the_ring(self) -> Self:
         if self.parallel.auto:
             return self

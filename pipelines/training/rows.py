@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from sparkring.conf.schema.strategy import StaleSyncConfig
 from sparkring.pipelines.data.dataset.row_schema import ROW_ID, WEIGHT
 from sparkring.pipelines.data.dataset.versions import DatasetVersion
 from sparkring.pipelines.data.loading.disk_cache import DiskCache
@@ -21,6 +22,7 @@ from sparkring.pipelines.training.job.layout import Layout
 from sparkring.pipelines.training.job.precision import PRECISIONS
 from sparkring.pipelines.training.job.tasks import input_tensors, label_tensor
 from sparkring.pipelines.training.loop.setup import ReceiptRank
+from sparkring.pipelines.training.parameter_server.roles import Roles
 from sparkring.pipelines.training.strategies.batch_copies import BatchCopies
 from sparkring.pipelines.training.strategies.step import Inputs
 
@@ -36,6 +38,9 @@ class RankRows:
         self._train, self._model, self._lanes = job.config.train, job.config.model, job.lanes
         self._version, self._manifest = version, version.manifest
         self._layout, self._context = layout, context
+        strategy = job.config.train.strategy
+        self._dealt = Roles.of(context.size, strategy.servers) if isinstance(strategy, StaleSyncConfig) else None
+        """The roles of ranks to which whole steps are dealt."""
 
     def loader(self, split: str) -> Loader:
         """This rank's batches of a split: one a step for the train split, larger ones for the others."""
@@ -47,7 +52,7 @@ class RankRows:
         wanted = self._wanted_tensors()
         tensors = [spec.name for spec in manifest.tensors if spec.name in wanted]
         reader = SplitReader(self._store(split), manifest, split, tensors=tensors)
-        replica, num_replicas = self._replica()
+        replica, num_replicas = (0, 1) if self._dealt and split == "train" else self._replica()
         prepare = BatchCopies(self.inputs()) if self._context.device != "cpu" else None
         return Loader(reader, config, rank=replica, num_ranks=num_replicas, prepare=prepare)
 
@@ -58,7 +63,12 @@ class RankRows:
                       weighted=self._manifest.weight is not None)
 
     def receipt_rank(self) -> ReceiptRank:
-        """This rank's place among those that write receipts: the first shards of the first stage's replicas."""
+        """This rank's place among those that write receipts: the first shards of the first stage's replicas.
+
+        A rank to which whole steps are dealt writes those of its steps, for all lanes.
+        """
+        if self._dealt is not None:
+            return ReceiptRank(0 if self._context.rank in self._dealt.workers else 1, 1)
         if self._layout is None:
             return ReceiptRank(self._context.rank, self._context.size)
         coordinate, count = self._layout.mesh.coordinate(self._context.rank), self._layout.mesh.replicas[0]

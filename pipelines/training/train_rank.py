@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-from sparkring.conf.schema.strategy import LocalSgdConfig
+from sparkring.conf.schema.strategy import LocalSgdConfig, StaleSyncConfig
 from sparkring.models.build import list_blocks
 from sparkring.pipelines.data.dataset.versions import Dataset, DatasetVersion
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
@@ -23,6 +23,7 @@ from sparkring.pipelines.training.start_check import require_committed_files
 from sparkring.pipelines.training.strategies.local_sgd import LocalSgdStrategy
 from sparkring.pipelines.training.strategies.pipelined import PipelinedStrategy
 from sparkring.pipelines.training.strategies.signals import SignalSource
+from sparkring.pipelines.training.strategies.stale_sync import StaleSyncStrategy
 from sparkring.pipelines.training.strategies.step import Inputs
 from sparkring.pipelines.training.strategies.strategy import DataParallelStrategy, Strategy
 
@@ -84,11 +85,13 @@ def train_rank(context: RankContext, document: dict[str, Any], *, files: RunFile
 
 
 def _open_strategy(job: TrainJob, version: DatasetVersion, layout: Layout | None, inputs: Inputs,
-                   communicator: Communicator, steps_per_epoch: int) -> Strategy:
+                   communicator: Communicator, steps_per_epoch: int) -> Strategy | StaleSyncStrategy:
     """Build this rank's part of the model; all ranks call this at the same point."""
     config, manifest, strategy = job.config, version.manifest, job.config.train.strategy
     if isinstance(strategy, LocalSgdConfig):
         return LocalSgdStrategy(config, manifest, inputs, communicator, strategy=strategy, steps_per_epoch=steps_per_epoch)
+    if isinstance(strategy, StaleSyncConfig):
+        return StaleSyncStrategy(config, manifest, inputs, communicator, strategy=strategy)
     if layout is None:
         return DataParallelStrategy(config, manifest, inputs, communicator)
     blocks = list_blocks(config.model, shapes_of(manifest.task, manifest.preprocessing))

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from heapq import merge
 from typing import Any
 
 from sparkring.errors import CheckpointDamaged, ReceiptError
@@ -54,13 +55,15 @@ class GenerationSpan:
     """(epoch, step) of its first step."""
     ends: Place
     """(epoch, step) of the step after its last one that counts."""
+    dealt: int = 0
+    """Ranks to which whole steps were dealt: together they gave one receipt a step. 0: each of ``num_ranks`` gave one."""
     shards: int = 1
     """The distance between those ranks: they are 0, ``shards``, 2 ``shards`` and so on."""
 
     @property
     def ranks(self) -> range:
         """The ranks that gave receipts."""
-        return range(0, self.num_ranks * self.shards, self.shards)
+        return range(self.dealt) if self.dealt else range(0, self.num_ranks * self.shards, self.shards)
 
 
 @dataclass(frozen=True)
@@ -195,7 +198,8 @@ def _line(store: Store, streams: Streams, place: Place, receipts: str) -> list[G
         begins, receipts_before = _place(starts[0]), starts[0]["resumed"]
         if any((_place(start), start["resumed"]) != (begins, receipts_before) for start in starts):
             raise ReceiptError(f"{store.url}: the ranks of generation {generation} do not start at the same place.")
-        parts.append(GenerationSpan(generation, starts[0].get("readers", len(ranks)), begins, place, starts[0].get("shards", 1)))
+        parts.append(GenerationSpan(generation, starts[0].get("readers", len(ranks)), begins, place, shards=starts[0].get("shards", 1),
+                                    dealt=len(ranks) if _is_dealt(starts[0]) else 0))
         place, receipts = begins, receipts_before
     if place != (0, 0):
         raise ReceiptError(f"{store.url}: the start record at epoch {place[0]} step {place[1]} names no receipts of the steps before it; "
@@ -215,8 +219,15 @@ def _ring(streams: Streams, generation: int) -> list[SealedEvents]:
 def _gives_receipts(stream: SealedEvents, rank: int) -> bool:
     """Whether this rank's steps hold receipts: the first shards of the first stage's replicas do."""
     start = stream.start or {}
+    if _is_dealt(start):
+        return True
     shards, readers = int(start.get("shards", 1)), int(start.get("readers", rank + 1))
     return rank % shards == 0 and rank // shards < readers
+
+
+def _is_dealt(start: Start) -> bool:
+    """Whether each step was done by one rank, as a whole."""
+    return start.get("strategy") == "stale_sync"
 
 
 def _combined(ranks: Sequence[SealedEvents], place: Place) -> str | None:
@@ -268,7 +279,8 @@ def _prove(streams: Streams, parts: Sequence[GenerationSpan], orders: _Orders, s
     proof = EpochProof(orders.of(0), batch_rows=orders.batch_rows)
     epoch = 0
     for part in parts:
-        ranks = [_CountedSteps(streams[part.generation, rank], part, orders) for rank in part.ranks]
+        found = [streams[part.generation, rank] for rank in part.ranks]
+        ranks = [_CountedSteps(group, part, orders) for group in ([found] if part.dealt else [[stream] for stream in found])]
         while (epoch, 0) < part.ends:
             bar.update(len(streams), text=f"adding up epoch {epoch + 1}")
             for rank, steps in enumerate(ranks):
@@ -283,11 +295,11 @@ def _prove(streams: Streams, parts: Sequence[GenerationSpan], orders: _Orders, s
 
 
 class _CountedSteps:
-    """The step records of one rank that count, in order and without a gap."""
+    """The step records of one rank, or of all to which steps were dealt, that count, in order and without a gap."""
 
-    def __init__(self, stream: SealedEvents, part: GenerationSpan, orders: _Orders) -> None:
-        self._stream, self._orders = stream, orders
-        self._records = stream.steps()
+    def __init__(self, streams: Sequence[SealedEvents], part: GenerationSpan, orders: _Orders) -> None:
+        self._names, self._orders = " and ".join(stream.name for stream in streams), orders
+        self._records = merge(*(stream.steps() for stream in streams), key=lambda found: (found[1]["epoch"], found[1]["step"]))
         self._wanted = part.begins
 
     def until(self, end: Place) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -295,7 +307,7 @@ class _CountedSteps:
         while self._wanted < end:
             where, record = next(self._records, ("", {}))
             if not record:
-                raise ReceiptError(f"{self._stream.name} ends before epoch {self._wanted[0]} step {self._wanted[1]}, which counts.")
+                raise ReceiptError(f"{self._names} ends before epoch {self._wanted[0]} step {self._wanted[1]}, which counts.")
             if (record["epoch"], record["step"]) != self._wanted:
                 raise ReceiptError(f"{where} holds epoch {record['epoch']} step {record['step']}, "
                                    f"expected epoch {self._wanted[0]} step {self._wanted[1]}.")

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
@@ -146,6 +146,25 @@ class Loader(IterableDataset[Batch]):
                 for ready in stack.enter_context(closing(one_ahead(coming, self._prepare))):
                     yield ready()
 
+    @contextmanager
+    def taking(self, epoch: int, *, first_step: int = 0) -> Iterator[Callable[[int], Batch]]:
+        """Give the batches of some steps as they are asked for, in ascending order, while the block runs.
+
+        The rows of the others are read and skipped: a rank does not know beforehand which steps it will take. Cells of steps that are not
+        taken stay encoded.
+        """
+        order = self.order(epoch)
+        parts = [order.owned_lanes(part, self._num_parts) for part in range(self._rank, self._num_parts, self._num_ranks)]
+        with ExitStack() as stack:
+            stack.callback(self._reader.buffers.clear)
+            making = _Making(self._reader, self._config, order, first_step, parts, stack)
+
+            def take(step: int) -> Batch:
+                batch = making.skip_to(step)
+                return batch if self._prepare is None else self._prepare(batch)()
+
+            yield take
+
     # -- as torch's datasets and Lightning expect it ---------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
@@ -222,6 +241,13 @@ class _Making:
                 yield coming.popleft()
         while coming:
             yield coming.popleft()
+
+    def skip_to(self, step: int) -> Batch:
+        """The batch of a step after those before it, which are left out."""
+        self._arriving.deliver(step)
+        for lane in chain(*self._parts):
+            lane.skip_to(step)
+        return self._make(step)
 
     def _make(self, step: int) -> Batch:
         self._arriving.deliver(step)

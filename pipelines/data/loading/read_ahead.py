@@ -96,6 +96,12 @@ class Lane:
         """Add a window that was read."""
         self._open.append((window, kept))
 
+    def skip_to(self, step: int) -> None:
+        """Leave out the rows before ``step``; windows that they use up are released."""
+        self.offset, _ = self._order.lane_slice(self.lane, step, self._batch_rows)
+        while self._open and self._open[0][0].first + self._open[0][0].rows <= self.offset:
+            self._budget.release(self._open.popleft()[1])
+
     def take(self, step: int) -> Iterator[LaneRows]:
         """Yield this lane's rows of ``step``; a window that is used up is released."""
         _, end = self._order.lane_slice(self.lane, step, self._batch_rows)

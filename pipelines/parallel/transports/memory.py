@@ -17,7 +17,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from torch import Tensor
@@ -26,7 +26,14 @@ from sparkring.errors import PipelineShapeError
 from sparkring.pipelines.parallel.shared_memory.buffers import SendBufferPool, SharedBuffer, map_received
 from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.transports.payload import copies, write
-from sparkring.pipelines.parallel.transports.signals import DrainFailed, LinkTimeout, MessageRefused, PeerEnded, seconds_left
+from sparkring.pipelines.parallel.transports.signals import (
+    DrainFailed,
+    EdgeEnded,
+    LinkTimeout,
+    MessageRefused,
+    PeerEnded,
+    seconds_left,
+)
 from sparkring.pipelines.parallel.transports.tensor_specs import HEADER_BYTES, TensorSpecs, pack_header, unpack_header
 
 PAYLOAD, REFUSAL = 0, 1
@@ -87,6 +94,17 @@ class MemoryLink:
         first, second = pack_header(agreed), pack_header(found)
         self._post(_DATAGRAM.pack(REFUSAL, self._numbers[edge], micro_batch, 0, len(first)) + first + second, None)
         self.drain(until)
+
+    def fileno(self) -> int:
+        """The descriptor of the socket."""
+        return self._socket.fileno()
+
+    def has(self, edge: Edge, micro_batch: int) -> bool:
+        """Whether a message is here; reads what has come."""
+        with suppress(LinkTimeout):
+            while not self._arrived.get((self._numbers[edge], micro_batch)):
+                self._listen(time.monotonic())
+        return bool(self._arrived.get((self._numbers[edge], micro_batch)))
 
     def expect(self, edge: Edge, micro_batch: int, *, rows: int) -> None:
         """Do nothing: the sender never waits for the receiver."""
@@ -198,6 +216,33 @@ class MemoryLink:
                     self._sender = None
                     self._changed.notify_all()
                     return
+
+
+def first_of(links: Mapping[Edge, MemoryLink], micro_batch: int, until: float, *, wake: int | None) -> Edge | None:
+    """Wait for a message on one of several edges.
+
+    Args:
+        links: The link of each edge; the first edge that has a message is taken.
+        micro_batch: The messages' number.
+        until: When to raise LinkTimeout.
+        wake: A descriptor; once it can be read, the wait ends.
+    Returns:
+        The edge; None if ``wake`` ended the wait.
+    Raises:
+        EdgeEnded: the rank of one of them has ended.
+    """
+    poll = select.poll()
+    for number in (*(link.fileno() for link in links.values()), *([wake] if wake is not None else [])):
+        poll.register(number, select.POLLIN)
+    while True:
+        for edge, link in links.items():
+            try:
+                if link.has(edge, micro_batch):
+                    return edge
+            except PeerEnded as ended:
+                raise EdgeEnded(edge, ended) from None
+        if any(number == wake for number, _ in poll.poll(max(1, int(seconds_left(until) * 1000)))):
+            return None
 
 
 def _drop(handle: int | None) -> None:

@@ -46,6 +46,9 @@ class Pump:
         self._rank_asks = False
         self._helper: threading.Thread | None = None
         self._closed = False
+        self._wake: int | None = None
+        self.was_woken = False
+        """Whether the descriptor of ``wake_by`` could be read in some wait since this was last set to False."""
 
     def __enter__(self) -> Self:
         self._rank_asks = True
@@ -66,6 +69,13 @@ class Pump:
         self._set_gate(open_it=False)
         while not done():
             self._move(min(seconds_left(until), look_again_s))
+
+    def wake_by(self, wake: int) -> None:
+        """Have waits look at this descriptor, too; whoever reads it ends that it is ready."""
+        if self._wake is None:
+            self._wake = wake
+            self._sockets.register(wake, select.EPOLLIN)
+        assert self._wake == wake, "one descriptor wakes a pump"
 
     def close(self) -> None:
         """Close all connections."""
@@ -89,6 +99,9 @@ class Pump:
     def _move(self, timeout_s: float) -> None:
         """Wait for a connection that can move bytes, and let it."""
         for number, events in self._sockets.poll(timeout_s, MOST_EVENTS):
+            if number == self._wake:
+                self.was_woken = True
+                continue
             stream = self._streams[number]
             if events & select.EPOLLOUT:
                 stream.write()

@@ -7,13 +7,18 @@ Neither Horovod's cycle nor an allreduce delays them. Without shared memory all 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+
+from torch import Tensor
 
 from sparkring.conf.schema import TransportName
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.transports import memory, sockets
 from sparkring.pipelines.parallel.transports.base import Edge, Link, canonical_edges
 from sparkring.pipelines.parallel.transports.linked import LinkedTransport
 from sparkring.pipelines.parallel.transports.memory_connect import open_memory_links
+from sparkring.pipelines.parallel.transports.signals import EdgeEnded, LinkTimeout
 from sparkring.pipelines.parallel.transports.socket_connect import open_socket_links
 
 
@@ -48,5 +53,36 @@ class SidecarTransport(LinkedTransport):
         by_sockets = [edge for edge in edges if edge not in in_memory]
         if by_sockets:
             links.update(open_socket_links(communicator, by_sockets))
+        self._all_in_memory, self._turn = not by_sockets, 0
         self.description = " and ".join(["shared memory"] * bool(in_memory) + ["sockets"] * bool(by_sockets)) or "nothing"
         super().__init__(communicator, edges, links, dynamic_shapes=dynamic_shapes)
+
+    def receive_any(self, edges: Sequence[Edge], micro_batch: int, *, wake: int | None = None) -> tuple[Edge, list[Tensor]] | None:
+        """Wait for the next message from any of several ranks, each in its turn.
+
+        All edges go by memory, or all by sockets: a transport for this is opened with ``shared_memory`` on one host only.
+
+        Args:
+            edges: Edges to this rank; several times with the same ones.
+            micro_batch: The messages' number.
+            wake: A descriptor of the caller's; once it can be read, the wait ends.
+        Returns:
+            The edge and the message's tensors; None if ``wake`` ended the wait.
+        Raises:
+            PeerSilent: no message came within the context's deadline, or a rank has ended.
+        """
+        began = time.monotonic()
+        places = range(self._turn, self._turn + len(edges))
+        inward = {edge: self._inward[edge] for edge in (edges[place % len(edges)] for place in places)}
+        self.journal.note("receive from any")
+        try:
+            first = memory.first_of if self._all_in_memory else sockets.first_of
+            edge = first(inward, micro_batch, began + self._deadline_s, wake=wake)  # type: ignore[operator]  # links of one kind
+        except EdgeEnded as late:
+            self._silent("receiving", late.edge, micro_batch, late.edge.source, ended=late.ended, began=began)
+        except LinkTimeout:
+            self._silent("receiving", edges[0], micro_batch, edges[0].source, ended=None, began=began)
+        if edge is None:
+            return None
+        self._turn = edges.index(edge) + 1
+        return edge, self.receive(edge, micro_batch)

@@ -29,6 +29,15 @@ class PeerEnded(Exception):
         return f"rank {peer} has ended ({self.how})"
 
 
+class EdgeEnded(Exception):
+    """Of several ranks that are waited for, the one behind this edge has ended."""
+
+    def __init__(self, edge: Edge, ended: PeerEnded) -> None:
+        """Name the edge."""
+        self.edge, self.ended = edge, ended
+        super().__init__()
+
+
 class MessageRefused(Exception):
     """The sender must not send a message: its tensors are ``found``, and ``agreed`` was expected."""
 

@@ -9,14 +9,14 @@ The connection also shows at once when the other rank has ended; that of a host 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from torch import Tensor
 
 from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.transports.pump import LARGE_BYTES, Pump
-from sparkring.pipelines.parallel.transports.signals import DrainFailed, LinkTimeout, MessageRefused, PeerEnded
+from sparkring.pipelines.parallel.transports.signals import DrainFailed, EdgeEnded, LinkTimeout, MessageRefused, PeerEnded
 from sparkring.pipelines.parallel.transports.stream import Stream
 from sparkring.pipelines.parallel.transports.tensor_specs import TensorSpecs
 
@@ -59,6 +59,20 @@ class SocketLink:
         self.drain(until)
         with self._pump as pump:  # bytes on their way are lost if this rank ends now
             pump.wait(lambda: stream.end is not None or stream.acknowledged(), until, look_again_s=_LOOK_AGAIN_S)
+
+    def has(self, edge: Edge, micro_batch: int) -> bool:
+        """Whether a message is here."""
+        return bool(self._stream.arrived.get((self._numbers[edge], micro_batch)))
+
+    @property
+    def end(self) -> Exception | None:
+        """What ended the connection."""
+        return self._stream.end
+
+    @property
+    def pump(self) -> Pump:
+        """What moves the bytes of all links of the rank."""
+        return self._pump
 
     def expect(self, edge: Edge, micro_batch: int, *, rows: int) -> None:
         """See Link."""
@@ -113,3 +127,23 @@ class SocketLink:
             for message in queue:
                 if message.refused is not None:
                     raise MessageRefused(self._edges[number], micro_batch, agreed=message.specs, found=message.refused)
+
+
+def first_of(links: Mapping[Edge, SocketLink], micro_batch: int, until: float, *, wake: int | None) -> Edge | None:
+    """Wait for a message on one of several edges of one pump; as ``memory.first_of``."""
+    pump = next(iter(links.values())).pump
+    if wake is not None:
+        pump.wake_by(wake)
+    with pump:
+        pump.wait(lambda: pump.was_woken or any(link.has(edge, micro_batch) or link.end for edge, link in links.items()), until)
+        woken, pump.was_woken = pump.was_woken, False
+    for edge, link in links.items():
+        if link.has(edge, micro_batch):
+            pump.was_woken = woken  # for the next wait
+            return edge
+    for edge, link in links.items():
+        if isinstance(link.end, PeerEnded):
+            raise EdgeEnded(edge, link.end)
+        if link.end is not None:
+            raise link.end
+    return None

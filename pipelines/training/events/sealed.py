@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 from sparkring.errors import ReceiptError
@@ -34,7 +35,8 @@ class SealedEvents:
         """The start record; None if the rank ended before it."""
         self.places: list[Place] = []
         """The step records' places, ascending."""
-        self._heads: list[str] = []
+        self._ends: list[tuple[Place, str]] = []
+        """The places of step records, and of the last steps before quiet points; with the hash up to there."""
         head = ""
         for where, line in self._lines():
             found = check_seal(line, head)
@@ -47,9 +49,9 @@ class SealedEvents:
             self._take(where, json.loads(line), head)
 
     def head_before(self, place: Place) -> str | None:
-        """The hash of the last step record before ``place``; None if there is none."""
-        index = bisect_left(self.places, place)
-        return self._heads[index - 1] if index else None
+        """The hash of the last step record or quiet point before ``place``; None if there is none."""
+        index = bisect_left(self._ends, place, key=itemgetter(0))
+        return self._ends[index - 1][1] if index else None
 
     def steps(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Each step record with its file and line."""
@@ -69,7 +71,12 @@ class SealedEvents:
             if self.places and place <= self.places[-1]:
                 raise ReceiptError(f"{where} is step {place} after step {self.places[-1]}; steps of a generation ascend.")
             self.places.append(place)
-            self._heads.append(head)
+            self._ends.append((place, head))
+        elif record["event"] == "quiet":
+            last = (record["epoch"], record["step"] - 1)
+            if self._ends and self._ends[-1][0] == last:
+                self._ends.pop()
+            self._ends.append((last, head))
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """Each whole line with its file and number. A last line that a killed rank left half written is skipped."""

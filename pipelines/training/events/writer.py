@@ -8,7 +8,9 @@ Each record has ``event`` (its kind), ``time`` (seconds since 1970), ``generatio
                 reduction, steps_per_epoch, epochs, epoch, step (where it resumes), resumed (hash of the receipts that it resumes from)
     step        epoch, step, rows (this rank's), global_rows, loss (of the whole step, equal on all ranks; see docs/adr/0011), lr,
                 data_s, compute_s, comm_s, digest (of this rank's row ids, rowhash.py), offsets and windows (its receipt,
-                receipts.py), row_ids (when recorded), left_out (true if the rows were read but not learned from)
+                receipts.py), row_ids (when recorded), left_out (true if the rows were read but not learned from),
+                staleness (of its update; with stale_sync)
+    quiet       epoch, step (the next one), steps (this rank's since the last quiet point), staleness {updates: count}; with stale_sync
     timeline    epoch, step, and this worker's actions in that step (parallel/schedules/records.py); one step an epoch, from the first
                 shard of each worker of a model in stages
     epoch       epoch, seconds, train_loss, rows, exact (the digest equals the split's), validation {loss, auc, ...}; rank 0 only

@@ -18,6 +18,7 @@ from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.job.layout import Layout
 from sparkring.pipelines.training.job.optimizer import learning_rate
 from sparkring.pipelines.training.strategies.signals import SignalSource
+from sparkring.pipelines.training.strategies.stale_sync import StaleSyncStrategy
 from sparkring.pipelines.training.strategies.strategy import Strategy
 
 
@@ -43,7 +44,7 @@ class RankSetup:
     layout: Layout | None
     """None if every rank holds the whole model."""
     communicator: Communicator
-    strategy: Strategy
+    strategy: Strategy | StaleSyncStrategy
     events: EventWriter
     signals: SignalSource
     checkpoints: Checkpoints

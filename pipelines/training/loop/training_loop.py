@@ -11,34 +11,30 @@ When any rank is asked to stop, all of them save after the same step and end; a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
 import torch
 
-from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.collectives.keepalive import run_keeping_alive
 from sparkring.pipelines.training.checkpoints.documents import CheckpointDocument, Position
 from sparkring.pipelines.training.evaluation.evaluate import evaluate
 from sparkring.pipelines.training.evaluation.interruptible import Interrupted, Interruptible
 from sparkring.pipelines.training.evaluation.score import score_of
-from sparkring.pipelines.training.events.plan_watch import PlanWatch
 from sparkring.pipelines.training.job.job import TrainSummary
+from sparkring.pipelines.training.loop.advance import Steps
+from sparkring.pipelines.training.loop.dealt_steps import DealtSteps
 from sparkring.pipelines.training.loop.early_stopping import has_stopped, is_done, judge, metric_of
-from sparkring.pipelines.training.loop.epoch_proof import EpochProof
-from sparkring.pipelines.training.loop.exchange import PositionExchange
 from sparkring.pipelines.training.loop.finish import finish_run
 from sparkring.pipelines.training.loop.given import start_from_given
-from sparkring.pipelines.training.loop.nonfinite import LEFT_OUT, NonFiniteSteps
-from sparkring.pipelines.training.loop.positions import after_evaluation, after_step, at_epoch_end, require_exact
-from sparkring.pipelines.training.loop.records import LoopRecords
+from sparkring.pipelines.training.loop.lock_step import LockStep, Watchers
+from sparkring.pipelines.training.loop.positions import after_evaluation, at_epoch_end, require_exact
 from sparkring.pipelines.training.loop.restore import restore
 from sparkring.pipelines.training.loop.saver import Saver
 from sparkring.pipelines.training.loop.setup import RankSetup
 from sparkring.pipelines.training.strategies.replica import Replica
-from sparkring.pipelines.training.strategies.signals import Signals
-from sparkring.pipelines.training.strategies.step import StepResult
+from sparkring.pipelines.training.strategies.stale_sync import StaleSyncStrategy
 from sparkring.version import __version__
 
 
@@ -48,11 +44,10 @@ class TrainingLoop:
     def __init__(self, setup: RankSetup) -> None:
         """Prepare all parts of the loop; train nothing yet."""
         self._setup, self._strategy = setup, setup.strategy
-        self._records, self._proof = LoopRecords(setup), EpochProof(setup)
-        self._exchange = PositionExchange(setup, self._proof)
         self._saver = Saver(setup)
-        self._nonfinite = NonFiniteSteps(setup)
-        self._plan = PlanWatch(setup.job.predicted_s if setup.is_first else None, setup.events.write)
+        self._watchers = watchers = Watchers(setup, self._saver)
+        self._records, self._proof, self._exchange = watchers.records, watchers.proof, watchers.exchange
+        self._nonfinite, self._plan = watchers.nonfinite, watchers.plan
         self._stopping = False
         """Whether some rank was asked to stop; all ranks learn it with the same step."""
 
@@ -95,9 +90,9 @@ class TrainingLoop:
         seconds = _stopwatch(position.seconds)
         self._proof.begin_epoch()
         self._records.begin_epoch(position)
-        with closing(self._batches(position)) as batches:
-            for batch, data_s in batches:
-                position, due = self._step(position, batch, data_s=data_s)
+        with closing(self._steps(position)) as steps:
+            while position.step < self._setup.steps_per_epoch:
+                position, due, self._stopping = steps.advance(position)
                 if self._nonfinite.wants_rollback:
                     return self._roll_back(position)
                 if due and position.step < self._setup.steps_per_epoch:
@@ -135,30 +130,11 @@ class TrainingLoop:
         self._save(following, validation)
         return following
 
-    def _step(self, position: Position, batch: Batch, *, data_s: float) -> tuple[Position, bool]:
-        """Do one optimizer step and write its event; returns the position after it, and whether a checkpoint is due."""
-        rate = self._setup.learning_rate(position.steps_done)
-        left_out = self._nonfinite.leaves_out(position.steps_done)
-        result = LEFT_OUT if left_out else self._strategy.step(batch, rate, self._votes(position))
-        self._stopping = result.signals.stop > 0
-        self._record(position, batch, result, rate=rate, data_s=data_s)
-        if not result.updated and not left_out:
-            self._nonfinite.handle(position, result)
-        return after_step(position, batch, result), self._saver.due(result.signals) or self._stopping
-
-    def _record(self, position: Position, batch: Batch, result: StepResult, *, rate: float, data_s: float) -> None:
-        """Write a step's events and count its seconds."""
-        proof, cost = self._proof.add_step(position, batch), result.cost
-        if result is not LEFT_OUT:
-            self._records.timeline(position)  # before the step's record, whose hash goes into the receipts
-        self._records.step(position, batch, result, proof, rate=rate, data_s=data_s)
-        self._proof.seal()
-        self._plan.step(data_s + cost.compute_s + cost.comm_s)
-        self._exchange.add_step(data_s, cost.compute_s, cost.comm_s)
-
-    def _votes(self, position: Position) -> Signals:
-        """This rank's signals to the others in the step at ``position``."""
-        return self._setup.signals.now(due=self._saver.wants(position.steps_done + 1), writing=self._saver.writing)
+    def _steps(self, position: Position) -> Steps:
+        """The rest of an epoch, as the strategy does it."""
+        if isinstance(self._strategy, StaleSyncStrategy):
+            return DealtSteps(self._setup, self._strategy, self._watchers, position)
+        return LockStep(self._setup, self._strategy, self._watchers, position)
 
     def _roll_back(self, position: Position) -> Position:
         """Put all ranks back into the state of the last checkpoint; their events continue as a new generation.
@@ -191,14 +167,6 @@ class TrainingLoop:
             code_version=__version__, torch_version=torch.__version__,
             config=setup.config.model_dump(mode="json", include={"model", "train"}), lr=setup.learning_rate(position.steps_done),
             layout=str(setup.layout or f"{setup.communicator.context.size} ranks, each with the whole model")))
-
-    def _batches(self, position: Position) -> Generator[tuple[Batch, float]]:
-        """The rest of an epoch, each batch with the seconds that this rank waited for it; closing it ends the reader threads."""
-        waiting = time.perf_counter()
-        with closing(self._setup.train_loader.epoch(position.epoch, first_step=position.step)) as batches:
-            for batch in batches:
-                yield batch, time.perf_counter() - waiting
-                waiting = time.perf_counter()
 
 
 def _stopwatch(seconds: float) -> Callable[[], float]:

@@ -3,6 +3,7 @@
     DataParallelStrategy    every rank holds the whole model, and sums gradients in each step: plain data parallelism
     PipelinedStrategy       a rank holds some chunks of it (pipelined.py)
     LocalSgdStrategy        every rank holds a model of its own; they are averaged from time to time (local_sgd.py)
+    StaleSyncStrategy       ranks take steps as they become free, and update served weights (stale_sync.py)
 
 State is exchanged as whole tensors under the model's own parameter names, so every layout resumes from any other's checkpoint.
 """
@@ -30,10 +31,13 @@ from sparkring.pipelines.training.strategies.step_times import StepTimes
 
 
 class Strategy(Protocol):
-    """One rank's part of a model; all ranks call the same methods at the same time."""
+    """One rank's part of a model; all ranks call the same methods at the same time.
+
+    ``step`` is of ranks that do each step together; StaleSyncStrategy has steps of another kind (loop/dealt_steps.py).
+    """
 
     description: str
-    """How gradients are summed, for events and reports."""
+    """How ranks train together, for events and reports."""
 
     def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
         """Do one optimizer step at this learning rate, and exchange signals with the other ranks."""
