@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from sparkring.conf.schema.parallel import ParallelConfig
 from sparkring.conf.schema.section import LocalPath, Positive, Seconds, Section, Seed
-from sparkring.conf.schema.strategy import ExactConfig, StrategyConfig
+from sparkring.conf.schema.strategy import ExactConfig, StaleSyncConfig, StrategyConfig
 
 HeldOutMetric = Literal["loss", "auc", "average_precision", "accuracy", "rmse", "mae", "r2"]
 """A held-out metric that may choose the best epoch; the task decides which ones there are."""
@@ -198,7 +198,7 @@ class TrainConfig(Section):
         if kind == "exact":
             return self
         if parallel.pipelined or parallel.auto:
-            raise ValueError(f"train.strategy={kind} has each rank compute with the whole model, and train.parallel cuts it or its batches; "
+            raise ValueError(f"train.strategy={kind} has each rank compute with the whole model, and train.parallel cuts it or its rows; "
                              "leave train.parallel out, or set train.strategy to exact")
         if self.on_nonfinite == "rollback":
             raise ValueError(f"train.on_nonfinite=rollback needs to know the step that spoiled the model, and with train.strategy={kind} "
@@ -207,10 +207,9 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _servers_leave_workers(self) -> Self:
-        servers = getattr(self.strategy, "servers", "peers")
-        if servers != "peers" and servers >= self.num_ranks:
-            raise ValueError(f"train.strategy.servers={servers} leaves none of {self.num_ranks} ranks to compute; set it below "
-                             "train.num_ranks, or to peers")
+        if self.num_ranks < self.fewest_ranks:
+            raise ValueError(f"train.strategy.servers={self.fewest_ranks - 1} leaves none of {self.num_ranks} ranks to compute; "
+                             "set it below train.num_ranks, or to peers")
         return self
 
     @model_validator(mode="after")
@@ -234,6 +233,12 @@ class TrainConfig(Section):
     def fitted_to(self, train_rows: int) -> Self:
         """This section with ``batch_rows`` filled in, for a train split of so many rows; the number of ranks does not matter."""
         return self if self.batch_rows is not None else self.changed(batch_rows=default_batch_rows(train_rows))
+
+    @property
+    def fewest_ranks(self) -> int:
+        """Ranks without which the strategy cannot do: one that computes, and those that only serve."""
+        serving = self.strategy.servers if isinstance(self.strategy, StaleSyncConfig) else "peers"
+        return 1 if serving == "peers" else 1 + serving
 
     @property
     def step_rows(self) -> int:

@@ -20,10 +20,10 @@ from sparkring.pipelines.training.loop.setup import RankSetup
 from sparkring.pipelines.training.loop.training_loop import TrainingLoop
 from sparkring.pipelines.training.rows import RankRows
 from sparkring.pipelines.training.start_check import require_committed_files
-from sparkring.pipelines.training.strategies.local_sgd import LocalSgdStrategy
 from sparkring.pipelines.training.strategies.pipelined import PipelinedStrategy
+from sparkring.pipelines.training.strategies.relaxed.local_sgd import LocalSgdStrategy
+from sparkring.pipelines.training.strategies.relaxed.stale_sync import StaleSyncStrategy
 from sparkring.pipelines.training.strategies.signals import SignalSource
-from sparkring.pipelines.training.strategies.stale_sync import StaleSyncStrategy
 from sparkring.pipelines.training.strategies.step import Inputs
 from sparkring.pipelines.training.strategies.strategy import DataParallelStrategy, Strategy
 

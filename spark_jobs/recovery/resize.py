@@ -27,7 +27,7 @@ def resized(train: TrainConfig, ranks: int, *, works: Callable[[TrainConfig], bo
     if ranks >= train.num_ranks:
         return train
     if not train.parallel.pipelined:
-        return train.changed(num_ranks=ranks) if ranks >= 1 else None
+        return train.changed(num_ranks=ranks) if ranks >= train.fewest_ranks else None
     for replicas in sorted(_smaller(train, ranks), key=lambda found: (-sum(found), -len(found), found)):
         same_stages = len(replicas) == len(train.replicas)
         one_stage = {name: ParallelConfig.model_fields[name].default for name in BETWEEN_STAGES} if len(replicas) == 1 else {}

@@ -127,7 +127,7 @@ def test_a_gradient_that_is_not_finite_counts_as_zero_and_all_ranks_learn_of_it_
 def _serial(dataset: Path, folder: Path, *, keep: bool, by_rows: bool = True) -> tuple[list[dict[str, Tensor]], list[float]]:
     """The weights and the mean loss after each epoch, of ranks whose models are averaged by hand."""
     frame, steps = train_frame(dataset), _records(folder)
-    models, steppers, loss = [], [], nn.BCEWithLogitsLoss(reduction="sum")
+    models, steppers, loss = list[nn.Module](), list[torch.optim.SGD](), nn.BCEWithLogitsLoss(reduction="sum")
     for _ in range(SIZE):
         torch.manual_seed(5)
         models.append(build_model(_config(folder).model, Shapes(num_numeric=len(NUMERIC), cardinalities=(4,))).double())
@@ -137,7 +137,7 @@ def _serial(dataset: Path, folder: Path, *, keep: bool, by_rows: bool = True) ->
         total, learned = 0.0, [0] * SIZE
         for step in range(STEPS):
             for record in (record for record in steps if (record["epoch"], record["step"]) == (epoch, step)):
-                rank, rows = record["rank"], frame.loc[record["row_ids"]]
+                rank, rows = record["rank"], frame.loc[list[int](record["row_ids"])]
                 logits = models[rank](torch.tensor(rows[list(NUMERIC)].to_numpy(np.float64)),
                                       torch.tensor(rows[["colour"]].to_numpy(np.int64)))
                 losses = loss(logits, torch.tensor(rows["late"].to_numpy(np.float64)))

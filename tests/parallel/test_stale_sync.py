@@ -19,7 +19,7 @@ from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.parameter_server.worker import Worker
-from sparkring.pipelines.training.strategies.stale_sync import StaleSyncStrategy
+from sparkring.pipelines.training.strategies.relaxed.stale_sync import StaleSyncStrategy
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.stored.audit import audit
 from tests.support import seams
@@ -120,7 +120,7 @@ def test_every_row_comes_once_an_epoch_in_the_steps_of_the_exact_strategy_and_th
 
 def test_no_update_is_lost_or_applied_twice_also_across_a_killed_generation(dataset: Path, tmp_path: Path) -> None:
     """With sgd without momentum the weights are in the end what they were, less the sum of all that was pushed."""
-    settings = {"optimizer": {"name": "sgd", "lr": 0.01, "schedule": "constant"}, "num_ranks": 3, "checkpoint_steps": 6,
+    settings: dict[str, Any] = {"optimizer": {"name": "sgd", "lr": 0.01, "schedule": "constant"}, "num_ranks": 3, "checkpoint_steps": 6,
                 "strategy": {"kind": "stale_sync", "bound": 4}, "keep_checkpoints": 99}
     with pytest.raises(AssertionError, match="rank"):
         run_on_ranks(3, _noting_pushes, _job(dataset, tmp_path, **settings), True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
+import signal
 import socket
 import time
 import weakref
@@ -16,14 +18,15 @@ import pytest
 import torch
 
 from harness.ranks import run_on_ranks
-from sparkring.errors import ConfigError, PipelineShapeError, RingError
+from sparkring.errors import ConfigError, PeerSilent, PipelineShapeError, RingError
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.shared_memory.named_files import paths_of
 from sparkring.pipelines.parallel.transports.base import Edge
+from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 from sparkring.pipelines.parallel.transports.socket_connect import Reception
 from tests.support import seams
 from tests.support.message_plans import act, plan_round
-from tests.support.transports import WAYS, both_ways, kind_of, opened, started, transport
+from tests.support.transports import MEMORY, SOCKETS, WAYS, both_ways, kind_of, opened, started, transport
 
 pytestmark = pytest.mark.parallel
 every_way = pytest.mark.parametrize("way", WAYS)
@@ -274,3 +277,60 @@ def _memory(context: RankContext, way: str) -> bool:
 @pytest.mark.parametrize("way", ["sidecar memory", "sidecar sockets"])
 def test_memory_of_what_was_received_is_let_go_before_the_drain(way: str) -> None:
     assert run_on_ranks(2, _memory, way) == [True, True]
+
+
+def _asked_by_any(context: RankContext, way: str) -> list[Any]:
+    """Ranks 1 and 2 send to rank 0, which takes what comes; it also wakes itself, and sees that a rank has ended."""
+    edges = [Edge(1, 0, "to"), Edge(2, 0, "to"), Edge(0, 1, "back"), Edge(0, 2, "back")]
+    with started(context, way, edges) as communicator:
+        link = transport(communicator, way, edges, dynamic_shapes=True)
+        assert isinstance(link, SidecarTransport)
+        found: list[Any] = []
+        if context.rank:
+            for number in range(20):
+                link.send(edges[context.rank - 1], 0, [torch.tensor([context.rank, number])])
+            link.receive(edges[context.rank + 1], 0)
+        else:
+            wake = os.eventfd(0, os.EFD_NONBLOCK)
+            os.eventfd_write(wake, 1)
+            for _ in range(40):
+                while (one := link.receive_any(edges[:2], 0, wake=wake)) is None:
+                    found.append(os.eventfd_read(wake))
+                found.append((one[0].source, *one[1][0].tolist()))
+            if 1 not in found:
+                assert link.receive_any(edges[:2], 0, wake=wake) is None
+            for edge in edges[2:]:
+                link.send(edge, 0, [torch.zeros(1)])
+            link.drain()
+            os.close(wake)
+        communicator.barrier("asked")
+        link.close()
+        communicator.barrier("closed")
+    return found
+
+
+@pytest.mark.parametrize("way", [MEMORY, SOCKETS])
+def test_one_rank_receives_from_any_of_several_each_in_order_and_can_be_woken(way: str) -> None:
+    found, *_ = run_on_ranks(3, _asked_by_any, way)
+    messages = [one for one in found if one != 1]
+    for rank in (1, 2):
+        assert [one for one in messages if one[0] == rank] == [(rank, rank, number) for number in range(20)]
+
+
+def _asked_by_one_that_ends(context: RankContext, way: str) -> str:
+    edges = [Edge(1, 0, "to"), Edge(2, 0, "to")]
+    communicator = started(context, way, edges)
+    link = transport(communicator, way, edges, dynamic_shapes=True)
+    assert isinstance(link, SidecarTransport)
+    if context.rank == 2:
+        os._exit(7)
+    if context.rank == 1:
+        signal.pause()  # until the test ends it
+    with pytest.raises(PeerSilent, match="rank 2 has ended"):
+        link.receive_any(edges, 0)
+    return "seen"
+
+
+@pytest.mark.parametrize("way", [MEMORY, SOCKETS])
+def test_a_rank_that_receives_from_any_sees_that_one_of_them_has_ended(way: str) -> None:
+    assert run_on_ranks(3, _asked_by_one_that_ends, way, doomed=(1, 2))[0] == "seen"

@@ -17,9 +17,11 @@ from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.transports import memory, sockets
 from sparkring.pipelines.parallel.transports.base import Edge, Link, canonical_edges
 from sparkring.pipelines.parallel.transports.linked import LinkedTransport
+from sparkring.pipelines.parallel.transports.memory import MemoryLink
 from sparkring.pipelines.parallel.transports.memory_connect import open_memory_links
 from sparkring.pipelines.parallel.transports.signals import EdgeEnded, LinkTimeout
 from sparkring.pipelines.parallel.transports.socket_connect import open_socket_links
+from sparkring.pipelines.parallel.transports.sockets import SocketLink
 
 
 class SidecarTransport(LinkedTransport):
@@ -53,7 +55,7 @@ class SidecarTransport(LinkedTransport):
         by_sockets = [edge for edge in edges if edge not in in_memory]
         if by_sockets:
             links.update(open_socket_links(communicator, by_sockets))
-        self._all_in_memory, self._turn = not by_sockets, 0
+        self._turn = 0
         self.description = " and ".join(["shared memory"] * bool(in_memory) + ["sockets"] * bool(by_sockets)) or "nothing"
         super().__init__(communicator, edges, links, dynamic_shapes=dynamic_shapes)
 
@@ -73,11 +75,15 @@ class SidecarTransport(LinkedTransport):
         """
         began = time.monotonic()
         places = range(self._turn, self._turn + len(edges))
-        inward = {edge: self._inward[edge] for edge in (edges[place % len(edges)] for place in places)}
+        inward = [(edge, self._inward[edge]) for edge in (edges[place % len(edges)] for place in places)]
+        by_memory = {edge: link for edge, link in inward if isinstance(link, MemoryLink)}
+        by_sockets = {edge: link for edge, link in inward if isinstance(link, SocketLink)}
+        assert not (by_memory and by_sockets), "one wait, one kind of link"
         self.journal.note("receive from any")
+        until = began + self._deadline_s
         try:
-            first = memory.first_of if self._all_in_memory else sockets.first_of
-            edge = first(inward, micro_batch, began + self._deadline_s, wake=wake)  # type: ignore[operator]  # links of one kind
+            edge = (memory.first_of(by_memory, micro_batch, until, wake=wake) if by_memory else
+                    sockets.first_of(by_sockets, micro_batch, until, wake=wake))
         except EdgeEnded as late:
             self._silent("receiving", late.edge, micro_batch, late.edge.source, ended=late.ended, began=began)
         except LinkTimeout:

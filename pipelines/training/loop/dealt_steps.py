@@ -22,8 +22,8 @@ from sparkring.pipelines.training.checkpoints.documents import Position
 from sparkring.pipelines.training.loop.advance import Advance
 from sparkring.pipelines.training.loop.lock_step import Watchers
 from sparkring.pipelines.training.loop.setup import RankSetup
+from sparkring.pipelines.training.strategies.relaxed.stale_sync import StaleSyncStrategy
 from sparkring.pipelines.training.strategies.signals import Signals
-from sparkring.pipelines.training.strategies.stale_sync import StaleSyncStrategy
 from sparkring.pipelines.training.strategies.step import StepResult
 from sparkring.pipelines.training.strategies.step_times import StepCost
 

@@ -17,8 +17,8 @@ from sparkring.pipelines.training.events.writer import EventWriter
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.job.layout import Layout
 from sparkring.pipelines.training.job.optimizer import learning_rate
+from sparkring.pipelines.training.strategies.relaxed.stale_sync import StaleSyncStrategy
 from sparkring.pipelines.training.strategies.signals import SignalSource
-from sparkring.pipelines.training.strategies.stale_sync import StaleSyncStrategy
 from sparkring.pipelines.training.strategies.strategy import Strategy
 
 

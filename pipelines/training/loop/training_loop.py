@@ -33,8 +33,8 @@ from sparkring.pipelines.training.loop.positions import after_evaluation, at_epo
 from sparkring.pipelines.training.loop.restore import restore
 from sparkring.pipelines.training.loop.saver import Saver
 from sparkring.pipelines.training.loop.setup import RankSetup
+from sparkring.pipelines.training.strategies.relaxed.stale_sync import StaleSyncStrategy
 from sparkring.pipelines.training.strategies.replica import Replica
-from sparkring.pipelines.training.strategies.stale_sync import StaleSyncStrategy
 from sparkring.version import __version__
 
 

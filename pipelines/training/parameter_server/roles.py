@@ -13,7 +13,6 @@ from typing import Literal, Self
 
 from sparkring.pipelines.parallel.transports.base import Edge
 
-
 DEALER = 0
 """The rank that deals the steps."""
 

@@ -24,7 +24,6 @@ from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
 from sparkring.pipelines.training.parameter_server.messages import Message
 from sparkring.pipelines.training.parameter_server.server import Server
 
-
 Said = TypeVar("Said")
 
 

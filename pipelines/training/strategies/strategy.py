@@ -2,8 +2,8 @@
 
     DataParallelStrategy    every rank holds the whole model, and sums gradients in each step: plain data parallelism
     PipelinedStrategy       a rank holds some chunks of it (pipelined.py)
-    LocalSgdStrategy        every rank holds a model of its own; they are averaged from time to time (local_sgd.py)
-    StaleSyncStrategy       ranks take steps as they become free, and update served weights (stale_sync.py)
+    LocalSgdStrategy        every rank holds a model of its own; they are averaged from time to time (relaxed/local_sgd.py)
+    StaleSyncStrategy       ranks take steps as they become free, and update served weights (relaxed/stale_sync.py)
 
 State is exchanged as whole tensors under the model's own parameter names, so every layout resumes from any other's checkpoint.
 """

@@ -7,7 +7,7 @@ import pytest
 from sparkring.conf.schema import TrainConfig
 from sparkring.spark_jobs.run.identity import ABSENT, FREE_TO_CHANGE, Difference, Identity, first_difference
 
-LEARNED = {"epochs", "batch_rows", "seed", "precision", "loss", "huber_delta", "optimizer", "early_stopping"}
+LEARNED = {"epochs", "batch_rows", "seed", "precision", "loss", "huber_delta", "optimizer", "strategy", "early_stopping"}
 
 
 def test_each_setting_of_training_either_changes_what_is_learned_or_is_free_to_change() -> None:

@@ -16,7 +16,7 @@ def _play(steps: int, *, workers: int, bound: int, seconds: Callable[[int], floa
           ends_after: int | None = None) -> tuple[list[int], list[Apply], list[int]]:
     """Play workers that compute for some time; returns the steps in the order taken, the updates applied, and where the workers left."""
     dealer = Dealer(0, steps, bound=bound)
-    taken, applied, left, clock = [], [], [], list[tuple[float, int]]()
+    taken, applied, left, clock = list[int](), list[Apply](), list[int](), list[tuple[float, int]]()
     for worker in range(workers):
         dealer.ask(worker)
     now = 0.0

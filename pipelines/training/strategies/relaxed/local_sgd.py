@@ -27,7 +27,7 @@ from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.clock import Mark, clock_of
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.training.job.optimizer import set_learning_rate
-from sparkring.pipelines.training.strategies.model_average import ModelAverage, Totals
+from sparkring.pipelines.training.strategies.relaxed.model_average import ModelAverage, Totals
 from sparkring.pipelines.training.strategies.replica import Replica
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.state import OPTIMIZER, named_tensors

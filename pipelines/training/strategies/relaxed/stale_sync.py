@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
