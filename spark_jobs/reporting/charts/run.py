@@ -10,6 +10,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sparkring.spark_jobs.reporting.charts.canvas import LegendEntry, Picture, count_axis, draw, name_axes
 from sparkring.spark_jobs.reporting.charts.palette import COMM, COMPUTE, DATA, MUTED, NETWORK, OTHER, TRAIN, VALIDATION
+from sparkring.spark_jobs.reporting.charts.staleness import staleness_picture
 from sparkring.spark_jobs.reporting.facts.run import Epoch, LossCurve, RankTime, RunFacts, StepTimes
 from sparkring.spark_jobs.reporting.facts.thinning import Curve
 from sparkring.spark_jobs.reporting.facts.words import compact, count, duration, metric, several, share
@@ -21,12 +22,14 @@ _SPENT = (LegendEntry("data", DATA, "box"), LegendEntry("compute", COMPUTE, "box
 
 
 def learning_pictures(facts: RunFacts) -> tuple[Picture, ...]:
-    """Loss per step and, once an epoch has ended, per epoch."""
+    """Loss per step; once an epoch has ended, per epoch; and the staleness of updates, if steps were dealt."""
     pictures = []
     if facts.loss.smooth.y:
         pictures.append(_loss_by_step(facts.loss, facts.steps))
     if facts.epochs:
         pictures.append(_loss_by_epoch(facts.epochs))
+    if facts.stalenesses:
+        pictures.append(staleness_picture(facts.stalenesses))
     return tuple(pictures)
 
 

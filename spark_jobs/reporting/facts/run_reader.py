@@ -8,6 +8,7 @@ takes tens of MB on any number of ranks. Pure: records in, facts out.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,7 @@ class _Step:
     compute: float = 0.0
     comm: float = 0.0
     ranks: int = 0
+    staleness: int | None = None
 
 
 @dataclass(slots=True)
@@ -124,7 +126,7 @@ class _Events:
         step = self.steps.get(position)
         if step is None or step.generation < generation:
             self.repeated += step is not None
-            step = self.steps[position] = _Step(generation, record["loss"], record["global_rows"])
+            step = self.steps[position] = _Step(generation, record["loss"], record["global_rows"], staleness=record.get("staleness"))
         data, compute, comm = record["data_s"], record["compute_s"], record["comm_s"]
         step.data, step.compute, step.comm, step.ranks = step.data + data, step.compute + compute, step.comm + comm, step.ranks + 1
         life.data, life.compute, life.comm = life.data + data, life.compute + compute, life.comm + comm
@@ -137,15 +139,18 @@ def _facts(events: _Events) -> RunFacts:
     losses, rows = (np.array([getattr(step, name) for step in ordered], dtype=np.float64) for name in ("loss", "rows"))
     seconds = np.array([(step.data / step.ranks, step.compute / step.ranks, step.comm / step.ranks) for step in ordered]).reshape(-1, 3)
     by_rank = _by_rank(events.lives)
+    stalenesses = Counter(step.staleness for step in ordered if step.staleness is not None)
+    at_once = sum(life.data + life.compute > 0 for (generation, _), life in events.lives.items() if generation == start["generation"]) if (
+        stalenesses) else 1  # steps that were dealt were done at once
     return RunFacts(
         dataset_version=start["dataset_version"], size=start["size"], device=start["device"], lanes=start["lanes"],
         batch_rows=start["batch_rows"],
-        reduction=start["reduction"], steps=len(ordered), repeated_steps=events.repeated,
+        reduction=start["reduction"], stalenesses=dict(sorted(stalenesses.items())), steps=len(ordered), repeated_steps=events.repeated,
         started=min(life.began for life in events.lives.values()),
-        wall_s=_wall_s(events.lives), rows_per_s=float(rows.sum() / seconds.sum()) if seconds.sum() > 0 else math.nan,
+        wall_s=_wall_s(events.lives), rows_per_s=float(rows.sum() * at_once / seconds.sum()) if seconds.sum() > 0 else math.nan,
         checkpoints=events.checkpoints, loss=_loss_curve(losses, rows, _epoch_ends(positions)), times=_group(by_rank),
         mean_time=_mean([time.seconds for time in by_rank]), step_times=_step_times(seconds),
-        throughput=_throughput(rows, seconds.sum(axis=1)),
+        throughput=_throughput(rows * at_once, seconds.sum(axis=1)),
         epochs=tuple(_epoch(record) for _, record in sorted(events.epochs.items())), generations=_generations(events.lives),
         step=events.timelines.last_step(), warnings=(*events.warnings, *_not_written(events), *_slow(events)), planned=events.planned,
         ended_early=events.ended_early)

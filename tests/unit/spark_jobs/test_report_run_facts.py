@@ -56,6 +56,13 @@ def test_no_records_are_no_run() -> None:
     assert read_run([]) is None
 
 
+def test_of_dealt_steps_the_stalenesses_are_counted_and_ranks_that_work_at_once_count_together() -> None:
+    dealt = facts_of(start(0), start(1), step(0, 0, 0, staleness=0), step(1, 0, 1, staleness=1), step(0, 0, 2, staleness=1))
+    assert dealt.stalenesses == {0: 1, 1: 2}
+    assert dealt.rows_per_s == pytest.approx(2 * 30 / 12)  # 3 steps of 10 rows and 4 s each, on 2 ranks
+    assert facts_of(start(0), step(0, 0, 0)).stalenesses == {}
+
+
 def test_a_rank_that_only_warned_has_not_started() -> None:
     assert read_run([{"event": "warning", "time": 1.0, "generation": 0, "rank": 0, "text": "checkpoint 7 is damaged"}]) is None
 
