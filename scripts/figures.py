@@ -116,6 +116,9 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
         Shown("green", "of them green", "at least 1.0 x cells"),
         Shown("pythons", "versions of Python among them", "at least 3"),
         Shown("sparks", "versions of Spark among them", "at least 4")),
+    "staleness": (
+        Shown("time_ratio_to_ring", "times the peer's seconds to a loss, one of 2 ranks 4 times as slow", "at most 0.7", "exact training"),
+        Shown("staleness_max", "largest staleness of an update", "at most 1.0 x bound")),
     "order": (
         Shown("open_s+jump_s", "seconds to open 10^9 rows and jump to a step", "at most 1"),
         Shown("rss_mb", "MB for 10^9 rows", "at most 200"),
