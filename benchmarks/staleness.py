@@ -70,8 +70,8 @@ def trained(folder: Path, dataset: Path, strategy: dict[str, Any]) -> list[Recor
     config = parse_config({
         "name": "staleness", "workspace": str(folder), "run": "first", "prepare": PREPARE, "dataset_url": str(dataset),
         "model": {"hidden": HIDDEN}, "train": {
-            "num_ranks": RANKS, "epochs": EPOCHS, "batch_rows": BATCH_ROWS, "lanes": LANES, "strategy": strategy, "checkpoint_steps": 10_000,
-            "optimizer": {"name": "sgd", "lr": 0.02, "schedule": "constant"}}}, origin="benchmark")
+            "num_ranks": RANKS, "epochs": EPOCHS, "batch_rows": BATCH_ROWS, "lanes": LANES, "strategy": strategy,
+            "checkpoint_steps": 10_000, "optimizer": {"name": "sgd", "lr": 0.02, "schedule": "constant"}}}, origin="benchmark")
     job = TrainJob(config=config, dataset_url=str(dataset), dataset_version=1, run_url=str(folder / "run"), generation=0, lanes=LANES)
     run_on_ranks(RANKS, slowed, job.model_dump(mode="json"), deadline_s=600)
     steps = [record for record in read_events(str(folder / "run")) if record["event"] == "step" and record["loss"] is not None]

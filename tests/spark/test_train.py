@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from safetensors.torch import load_file
 
 from harness.datasets import write_dataset
+from sparkring.cli.stored.audit import _text as audit_text
 from sparkring.conf.schema import Config
 from sparkring.errors import (
     CommitConflict,
@@ -27,6 +28,7 @@ from sparkring.errors import (
     RankFailed,
     RunFolderMismatch,
 )
+from sparkring.spark_jobs.report import report
 from sparkring.spark_jobs.spark.progress import SilentProgress
 from sparkring.spark_jobs.stored.audit import audit
 from sparkring.spark_jobs.train import train
@@ -61,6 +63,19 @@ def test_a_run_trains_once_and_is_reused_afterwards(spark: SparkSession, tmp_pat
     assert (again.reused, again.steps, again.validation) == (True, 42, first.validation)
     with pytest.raises(RunFolderMismatch, match=r"train\.batch_rows=100, this config says 50"):
         train(_changed(tmp_path, batch_rows=50), spark=spark)
+
+
+@pytest.mark.parametrize("strategy", [{"kind": "local_sgd", "every_steps": 4}, {"kind": "stale_sync", "bound": 2}], ids=str)
+def test_ranks_that_are_not_in_lock_step_train_and_the_audit_says_what_holds(
+        spark: SparkSession, tmp_path: Path, strategy: dict[str, Any]) -> None:
+    config = _config(tmp_path, strategy=strategy)
+    result = train(config, spark=spark)
+    assert result.validation["auc"] > 0.6
+    proved = audit_text(audit(config.run_url))
+    assert "2 epochs read the id of each of 2,001 rows exactly once" in proved
+    assert f"strategy {strategy['kind']}: each row counts once, but the gradients are not those of training on one rank" in proved
+    page = Path(report(config).path.removeprefix("file://")).read_text(encoding="utf-8")
+    assert f"<dt>strategy</dt><dd>{strategy['kind']}: " in page
 
 
 def test_a_run_starts_from_another_one_s_model_and_ends_once_that_learns_no_more(spark: SparkSession, tmp_path: Path) -> None:

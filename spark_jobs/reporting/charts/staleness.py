@@ -33,5 +33,5 @@ def staleness_picture(updates: Mapping[int, int]) -> Picture:
     return Picture(
         name="staleness", title="How stale updates were",
         svg=draw(paint, name="staleness", label=f"Histogram of staleness: mean {mean:.2f}, at most {highest}, of {count(total)} updates."),
-        caption=f"Of {several(total, 'update')}, {share(updates.get(0, 0) / total)} were applied to the very weights that they were computed "
-                f"with. Mean staleness {mean:.2f}, at most {highest}.")
+        caption=f"Of {several(total, 'update')}, {share(updates.get(0, 0) / total)} were applied to the very weights that they were "
+                f"computed with. Mean staleness {mean:.2f}, at most {highest}.")
