@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sparkring.estimator.model import TorchModel
     from sparkring.models.networks import network
     from sparkring.notebook.show import show
+    from sparkring.spark_jobs.comparing.compare import compare
     from sparkring.spark_jobs.evaluate import evaluate
     from sparkring.spark_jobs.export import export
     from sparkring.spark_jobs.generate import generate
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.tracking.track import track
     from sparkring.spark_jobs.train import train
 
-__all__ = ["TorchClassifier", "TorchEstimator", "TorchModel", "TorchRegressor", "__version__", "evaluate", "export", "generate", "ingest",
-           "init", "load_config", "network", "predict", "prepare", "report", "retrain", "run_ring", "score", "show", "track", "train"]
+__all__ = ["TorchClassifier", "TorchEstimator", "TorchModel", "TorchRegressor", "__version__", "compare", "evaluate", "export",
+           "generate", "ingest", "init", "load_config", "network", "predict", "prepare", "report", "retrain", "run_ring", "score", "show",
+           "track", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",
@@ -51,6 +53,7 @@ _HOME = {
     "prepare": "sparkring.spark_jobs.prepare",
     "ingest": "sparkring.spark_jobs.ingest",
     "train": "sparkring.spark_jobs.train",
+    "compare": "sparkring.spark_jobs.comparing.compare",
     "evaluate": "sparkring.spark_jobs.evaluate",
     "score": "sparkring.spark_jobs.score",
     "predict": "sparkring.spark_jobs.score",
@@ -66,7 +69,7 @@ _HOME = {
     "TorchModel": "sparkring.estimator.model",
     "show": "sparkring.notebook.show",
 }
-_LONG = ("init", "prepare", "ingest", "train", "evaluate", "score", "generate", "report", "retrain", "export", "track")
+_LONG = ("init", "prepare", "ingest", "train", "compare", "evaluate", "score", "generate", "report", "retrain", "export", "track")
 """Functions that take a ``progress``."""
 _JOBS = (*_LONG, "predict", "run_ring", "show")
 """Functions that import Spark, torch and others when they are called."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import shutil
 import signal
@@ -28,6 +29,7 @@ from sparkring.errors import (
     RankFailed,
     RunFolderMismatch,
 )
+from sparkring.spark_jobs.comparing.compare import compare
 from sparkring.spark_jobs.report import report
 from sparkring.spark_jobs.spark.progress import SilentProgress
 from sparkring.spark_jobs.stored.audit import audit
@@ -65,17 +67,25 @@ def test_a_run_trains_once_and_is_reused_afterwards(spark: SparkSession, tmp_pat
         train(_changed(tmp_path, batch_rows=50), spark=spark)
 
 
-@pytest.mark.parametrize("strategy", [{"kind": "local_sgd", "every_steps": 4}, {"kind": "stale_sync", "bound": 2}], ids=str)
-def test_ranks_that_are_not_in_lock_step_train_and_the_audit_says_what_holds(
-        spark: SparkSession, tmp_path: Path, strategy: dict[str, Any]) -> None:
-    config = _config(tmp_path, strategy=strategy)
-    result = train(config, spark=spark)
-    assert result.validation["auc"] > 0.6
-    proved = audit_text(audit(config.run_url))
-    assert "2 epochs read the id of each of 2,001 rows exactly once" in proved
-    assert f"strategy {strategy['kind']}: each row counts once, but the gradients are not those of training on one rank" in proved
-    page = Path(report(config).path.removeprefix("file://")).read_text(encoding="utf-8")
-    assert f"<dt>strategy</dt><dd>{strategy['kind']}: " in page
+def test_strategies_are_compared_and_audit_and_report_say_of_each_what_holds(spark: SparkSession, tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    result = compare(config, strategies="exact,local_sgd:4,stale_sync:2", spark=spark)
+    page = Path(result.page.removeprefix("file://")).read_text(encoding="utf-8")
+    assert result.verdict in html.unescape(page)
+    for run in result.runs:
+        assert (run.steps, run.held_out["auc"] > 0.6) == (42, True)
+        mine = config.changed(run=run.run)
+        proved, report_page = audit_text(audit(mine.run_url)), Path(report(mine).path.removeprefix("file://")).read_text(encoding="utf-8")
+        assert "2 epochs read the id of each of 2,001 rows exactly once" in proved
+        kind = run.strategy.partition(":")[0]
+        said = f"strategy {kind}: each row counts once, but the gradients are not those of training on one rank"
+        assert (said in proved, f"<dt>strategy</dt><dd>{kind}: " in report_page) == (kind != "exact", kind != "exact")
+    exact, local, stale = result.runs
+    assert local.sent_bytes < exact.sent_bytes, "a quarter of the exchanges, of twice the bytes"
+    assert stale.staleness is not None
+    assert stale.staleness <= 2
+    with pytest.raises(ConfigError, match=r"strategy=local_sgd has each rank compute with the whole model"):
+        compare(_changed(tmp_path, parallel={"replicas": [1, 1]}), strategies="exact,local_sgd", spark=spark)
 
 
 def test_a_run_starts_from_another_one_s_model_and_ends_once_that_learns_no_more(spark: SparkSession, tmp_path: Path) -> None:

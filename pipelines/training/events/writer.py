@@ -9,7 +9,7 @@ Each record has ``event`` (its kind), ``time`` (seconds since 1970), ``generatio
     step        epoch, step, rows (this rank's), global_rows, loss (of the whole step, equal on all ranks; see docs/adr/0011), lr,
                 data_s, compute_s, comm_s, digest (of this rank's row ids, rowhash.py), offsets and windows (its receipt,
                 receipts.py), row_ids (when recorded), left_out (true if the rows were read but not learned from),
-                staleness (of its update; with stale_sync)
+                staleness (of its update; with stale_sync), sent_bytes (of gradients or weights, by this rank; where they are counted)
     quiet       epoch, step (the next one), steps (this rank's since the last quiet point), staleness {updates: count}; with stale_sync
     timeline    epoch, step, and this worker's actions in that step (parallel/schedules/records.py); one step an epoch, from the first
                 shard of each worker of a model in stages

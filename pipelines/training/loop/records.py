@@ -50,12 +50,12 @@ class LoopRecords:
              staleness: int | None = None) -> None:
         """Write the step at ``position``, with its receipt and, if it was dealt, the staleness of its update."""
         cost, left_out = result.cost, {"left_out": True} if result is LEFT_OUT else {}
-        stale = {} if staleness is None else {"staleness": staleness}
+        more = {name: value for name, value in (("staleness", staleness), ("sent_bytes", result.sent_bytes or None)) if value is not None}
         self._events.write(
             "step", epoch=position.epoch, step=position.step, rows=proof.rows, global_rows=batch.global_rows,
             loss=result.loss if math.isfinite(result.loss) else None, lr=rate, data_s=round(data_s, 6),
             compute_s=round(cost.compute_s, 6), comm_s=round(cost.comm_s, 6), digest=to_hex(proof.digest), **proof.receipt,
-            **left_out, **stale)
+            **left_out, **more)
 
     def epoch(self, position: Position, validation: dict[str, float] | None, *, seconds: float) -> None:
         """Write the totals of the epoch before ``position`` and its held-out metrics; rank 0 only."""

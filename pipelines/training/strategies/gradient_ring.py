@@ -136,6 +136,11 @@ class GradientRing:
         self.waits.append((began, self._clock.mark()))
         return self._take_tail()
 
+    @property
+    def sum_bytes(self) -> int:
+        """Bytes that are summed in a step."""
+        return sum(buffer.nbytes for buffer in self._reducer.buffers)
+
     def scale(self, factor: float) -> None:
         """Multiply the step's gradients, after ``finish``."""
         for parameter in self._parameters:
@@ -198,3 +203,8 @@ class GradientRing:
                 self.waits.append((began, self._clock.mark()))
 
         return gradient_arrived
+
+
+def ring_sum_bytes(num_bytes: int, ranks: int) -> int:
+    """Bytes that each rank sends while a ring of them sums so many (Patarasuk and Yuan 2009); fewer where ranks share memory."""
+    return round(2 * (ranks - 1) * num_bytes / ranks)

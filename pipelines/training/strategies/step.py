@@ -39,6 +39,8 @@ class StepResult:
     """False if the loss or a gradient was NaN or infinite: the parameters are then unchanged."""
     cost: StepCost
     """On a GPU that of the step before."""
+    sent_bytes: int = 0
+    """Bytes of gradients or weights that this rank exchanged with others: of a sum as many as a ring would send. 0: not counted."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ State is exchanged as whole tensors under the model's own parameter names, so ev
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -23,7 +24,7 @@ from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.training.evaluation.evaluate import Predictions
 from sparkring.pipelines.training.evaluation.interruptible import Epochs
 from sparkring.pipelines.training.job.optimizer import set_learning_rate
-from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
+from sparkring.pipelines.training.strategies.gradient_ring import GradientRing, ring_sum_bytes
 from sparkring.pipelines.training.strategies.replica import Replica
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.step import Inputs, StepResult, train_step
@@ -89,11 +90,13 @@ class DataParallelStrategy(Replica):
         self._ring = GradientRing(self.model.parameters(), communicator, bucket_mb=config.train.bucket_mb)
         self._times = StepTimes(clock_of(inputs.device))
         self.description = self._ring.description
+        self._sent_bytes = ring_sum_bytes(self._ring.sum_bytes, communicator.context.size)
 
     def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
         """See Strategy."""
         set_learning_rate(self.optimizer, rate)
-        return train_step(self.model, batch, self.inputs, self._ring, self.optimizer, self._times, self.loss_sum, signals)
+        result = train_step(self.model, batch, self.inputs, self._ring, self.optimizer, self._times, self.loss_sum, signals)
+        return replace(result, sent_bytes=self._sent_bytes)
 
     def close(self) -> None:
         """See Strategy."""

@@ -27,6 +27,7 @@ from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.clock import Mark, clock_of
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.training.job.optimizer import set_learning_rate
+from sparkring.pipelines.training.strategies.gradient_ring import ring_sum_bytes
 from sparkring.pipelines.training.strategies.relaxed.model_average import ModelAverage, Totals
 from sparkring.pipelines.training.strategies.replica import Replica
 from sparkring.pipelines.training.strategies.signals import Signals
@@ -43,8 +44,8 @@ class LocalSgdStrategy(Replica):
         super().__init__(config, manifest, inputs, communicator)
         self._strategy, self._steps_per_epoch, self._bucket_mb = strategy, steps_per_epoch, config.train.bucket_mb
         self._average: ModelAverage | None = None
-        self._since = Totals()
-        """What this rank did since the last exchange."""
+        self._since, self._sent_bytes = Totals(), 0
+        """What this rank did since the last exchange; and the bytes of one."""
         self._times = StepTimes(clock_of(inputs.device))
         every = f"every {strategy.every_steps} steps and " if strategy.every_steps else ""
         self.description = f"local_sgd: models are averaged {every}at an epoch's end; the optimizer's state: {strategy.optimizer_state}"
@@ -63,7 +64,8 @@ class LocalSgdStrategy(Replica):
         met = self._times.clock.mark()
         totals, votes = self._exchange(signals)
         loss = math.nan if totals.spoiled else totals.loss / totals.weight if totals.weight else 0.0
-        return StepResult(loss, totals.weight, votes, updated=not totals.spoiled, cost=self._times.end(began, self._waited(met)))
+        return StepResult(loss, totals.weight, votes, updated=not totals.spoiled, cost=self._times.end(began, self._waited(met)),
+                          sent_bytes=self._sent_bytes)
 
     def part(self) -> dict[str, Tensor]:
         """What this rank saves: a share of what all hold alike. State that each rank keeps for itself is rank 0's."""
@@ -113,6 +115,7 @@ class LocalSgdStrategy(Replica):
         tensors = self._averaged_tensors()
         if self._average is None:
             self._average = ModelAverage(tensors, self.communicator, bucket_mb=self._bucket_mb)
+            self._sent_bytes = ring_sum_bytes(sum(tensor.nbytes for tensor in tensors), self.communicator.context.size)
         found = self._average.exchange(tensors, self._since, votes)
         self._since = Totals()
         return found

@@ -62,8 +62,10 @@ class StaleSyncStrategy(Replica):
                                               dynamic_shapes=True, shared_memory=one_host)
                        for host in roles.hosts if roles.edges(host)}
         """For the dealer and each server, the transport between it and all workers."""
-        self._worker = Worker({host: self._channel(host) for host in roles.hosts},
-                              by_server(self.model.named_parameters(), owner, roles.servers)) if self.works else None
+        held = by_server(self.model.named_parameters(), owner, roles.servers)
+        self._worker = Worker({host: self._channel(host) for host in roles.hosts}, held) if self.works else None
+        self._sent_bytes = sum(2 * parameter.nbytes for server in held if server != rank for parameter in held[server])
+        """Of a step: weights that are pulled from other ranks, and gradients that are pushed to them."""
         self._times = StepTimes(clock_of(inputs.device))
         where = "all ranks" if not roles.apart else f"{len(roles.servers)} of {size} ranks"
         self.description = f"stale_sync: updates up to {strategy.bound} stale, weights served by {where}"
@@ -113,7 +115,8 @@ class StaleSyncStrategy(Replica):
         number, staleness = self._worker.turn()
         self._worker.push(number, rate=rate / (1 + staleness) if self.strategy.stale_lr == "inverse" else rate, updates=finite)
         spans: list[Span] = [(waits, self._times.clock.mark())]
-        return StepResult(loss, weight, Signals(), finite, self._times.end(began, spans)), staleness
+        result = StepResult(loss, weight, Signals(), finite, self._times.end(began, spans), sent_bytes=self._sent_bytes)
+        return result, staleness
 
     def part(self) -> dict[str, Tensor]:
         """What this rank saves: a share of the weights, which all hold at a quiet point, and its optimizer's state."""
