@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sparkring.conf.schema.section import IS_PATH
+from sparkring.conf.schema.base.section import IS_PATH
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:

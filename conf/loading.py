@@ -23,7 +23,7 @@ from sparkring.conf.keys import models_in
 from sparkring.conf.paths import anchored
 from sparkring.conf.problems import explain
 from sparkring.conf.schema import Config, kind_of_source
-from sparkring.conf.schema.splits import IN_PLACE_OF
+from sparkring.conf.schema.data.splits import IN_PLACE_OF
 from sparkring.conf.strict_yaml import parse_file, parse_value
 from sparkring.errors import ConfigError, in_lines, nearest
 

@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 
 from sparkring.conf.keys import models_in, names_sections
 from sparkring.conf.schema import Config
-from sparkring.conf.schema.section import IS_PATH
+from sparkring.conf.schema.base.section import IS_PATH
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/reference/config.md"

@@ -1,14 +1,14 @@
 """The config as models: one file a section, a docstring a key.
 
-May import: nothing of ours.
+May import: the rooms inside.
 Not here: reading files and merging them (loading.py).
 
-    sources.py, features.py, splits.py, expectations.py      what prepare reads, keeps, splits and expects
-    numbers.py, derived.py                                   numeric features, and those that are computed from a column
-    prepare.py, model.py, train.py, parallel.py, spark.py    what the jobs do, a section each
-    strategy.py                                              how ranks train together: a part of train.py's section
-    retrain.py, tracking.py                                  what happens night after night, and where runs are sent
-    whole.py                                                 the config that holds them all
+    base/                                    what all sections are made of
+    data/                                    what prepare reads, keeps, splits and expects
+    model.py, train.py, spark.py             what the jobs do, a section each
+    parallel.py, strategy.py                 how a model is laid over ranks, and how ranks train together: parts of train.py's section
+    ingest.py, retrain.py, tracking.py       what happens night after night, and where runs are sent
+    whole.py                                 the config that holds them all
 
 YAML keys are the field names; unknown keys are refused. A field without a default is required. How files, overrides
 and unknown keys are handled is in ``conf/loading.py``. The message of a check names keys with their whole path and states a remedy
@@ -18,9 +18,10 @@ after ``"; "``. Sections and types of keys are imported from here; what few modu
 
 from __future__ import annotations
 
-from sparkring.conf.schema.derived import WAVES, BucketConfig, HashConfig, MomentConfig, NumberPart, Wave
-from sparkring.conf.schema.expectations import ColumnExpectations, ExpectationsConfig
-from sparkring.conf.schema.features import (
+from sparkring.conf.schema.base.section import SECRET, LocalPath, Positive, Seconds, Section, Seed, Share
+from sparkring.conf.schema.data.derived import WAVES, BucketConfig, HashConfig, MomentConfig, NumberPart, Wave
+from sparkring.conf.schema.data.expectations import ColumnExpectations, ExpectationsConfig
+from sparkring.conf.schema.data.features import (
     ArrayCodec,
     AugmentConfig,
     FeaturesConfig,
@@ -30,12 +31,9 @@ from sparkring.conf.schema.features import (
     RawConfig,
     TokensConfig,
 )
-from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, Norm, TabularModelConfig, TextModelConfig
-from sparkring.conf.schema.numbers import FillBy, NumberConfig, Scale
-from sparkring.conf.schema.parallel import MOST_MICRO_BATCHES, ParallelConfig, Recompute, ScheduleName, TransportName
-from sparkring.conf.schema.prepare import PrepareConfig, Task
-from sparkring.conf.schema.section import SECRET, LocalPath, Positive, Seconds, Section, Seed, Share
-from sparkring.conf.schema.sources import (
+from sparkring.conf.schema.data.numbers import FillBy, NumberConfig, Scale
+from sparkring.conf.schema.data.prepare import PrepareConfig, Task
+from sparkring.conf.schema.data.sources import (
     AnySource,
     DeltaSource,
     IcebergSource,
@@ -45,8 +43,10 @@ from sparkring.conf.schema.sources import (
     TableSource,
     kind_of_source,
 )
+from sparkring.conf.schema.data.splits import ColumnSplit, FoldSplit, HashSplit, RandomSplit, SplitConfig, TimeSplit
+from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, Norm, TabularModelConfig, TextModelConfig
+from sparkring.conf.schema.parallel import MOST_MICRO_BATCHES, ParallelConfig, Recompute, ScheduleName, TransportName
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
-from sparkring.conf.schema.splits import ColumnSplit, FoldSplit, HashSplit, RandomSplit, SplitConfig, TimeSplit
 from sparkring.conf.schema.tracking import TrackingConfig
 from sparkring.conf.schema.train import (
     EarlyStoppingConfig,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, JsonValue, Tag, field_validator, model_validator
 
-from sparkring.conf.schema.section import LocalPath, Positive, Section, Sha256, one_spelling
+from sparkring.conf.schema.base.section import LocalPath, Positive, Section, Sha256, one_spelling
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 Norm = Literal["group", "batch"]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sparkring.conf.schema.section import Positive, Section
+from sparkring.conf.schema.base.section import Positive, Section
 
 Recompute = Literal["never", "always", "except_last"]
 """Which micro-batches compute their forward pass again before the backward pass; ``except_last``: all but the last of

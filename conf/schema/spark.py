@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
-from sparkring.conf.schema.section import LOGIN, SECRET, Positive, Section
+from sparkring.conf.schema.base.section import LOGIN, SECRET, Positive, Section
 
 _NAME = r"(secret|passw|passphrase|token(?!iz)|(access|account|private|shared|api)[._-]?key)"
 _WHERE = "(file|path|provider|length|bits|class|enabled)"

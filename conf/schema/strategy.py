@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from sparkring.conf.schema.section import Positive, Section
+from sparkring.conf.schema.base.section import Positive, Section
 
 
 class ExactConfig(Section):

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from sparkring.conf.schema.section import LOGIN, SECRET, Section
+from sparkring.conf.schema.base.section import LOGIN, SECRET, Section
 
 
 class TrackingConfig(Section):

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from sparkring.conf.schema.base.section import LocalPath, Positive, Seconds, Section, Seed
 from sparkring.conf.schema.parallel import ParallelConfig
-from sparkring.conf.schema.section import LocalPath, Positive, Seconds, Section, Seed
 from sparkring.conf.schema.strategy import ExactConfig, StaleSyncConfig, StrategyConfig
 
 HeldOutMetric = Literal["loss", "auc", "average_precision", "accuracy", "rmse", "mae", "r2"]

@@ -7,10 +7,11 @@ from typing import Self
 
 from pydantic import field_validator, model_validator
 
+from sparkring.conf.schema.base.section import LocalPath, Positive, Section, one_spelling
+from sparkring.conf.schema.data.prepare import PrepareConfig
+from sparkring.conf.schema.ingest import IngestConfig
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig
-from sparkring.conf.schema.prepare import PrepareConfig
-from sparkring.conf.schema.retrain import IngestConfig, RetrainConfig
-from sparkring.conf.schema.section import LocalPath, Positive, Section, one_spelling
+from sparkring.conf.schema.retrain import RetrainConfig
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
 from sparkring.conf.schema.tracking import TrackingConfig
 from sparkring.conf.schema.train import TrainConfig

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig, TimeSplit
-from sparkring.conf.schema.splits import length_of
+from sparkring.conf.schema.data.splits import length_of
 from sparkring.pipelines.data.dataset.manifest import Manifest, RollingSplit
 from sparkring.pipelines.data.dataset.row_schema import SPLIT_TIME
 from sparkring.pipelines.data.dataset.versions import Dataset

@@ -17,6 +17,6 @@ def _messages(file: Path) -> list[str]:
     return [ast.unparse(call) for call in calls if isinstance(call.func, ast.Name) and call.func.id in MAKERS]
 
 
-@pytest.mark.parametrize("file", sorted(Path(schema.__file__).parent.glob("*.py")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", sorted(Path(schema.__file__).parent.rglob("*.py")), ids=lambda file: file.name)
 def test_each_check_states_its_remedy(file: Path) -> None:
     assert [message for message in _messages(file) if "; " not in message] == []

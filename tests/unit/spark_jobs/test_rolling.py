@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkring.conf.schema import TimeSplit
-from sparkring.conf.schema.splits import length_of
+from sparkring.conf.schema.data.splits import length_of
 from sparkring.pipelines.data.dataset.manifest import RollingSplit
 from sparkring.spark_jobs.etl.rolling import borders_of
 

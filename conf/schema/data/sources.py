@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from sparkring.conf.schema.section import SECRET, LocalPath, Section
+from sparkring.conf.schema.base.section import SECRET, LocalPath, Section
 
 _SECRET_INSIDE = re.compile(r"(key|secret|token|passw|pwd|credential)[\w.-]*\s*=|//[^/@]*:[^/@]*@|:[^/:@]+/[^/@]+@", re.IGNORECASE)
 """An option named like a secret, or a user with a password before a host."""

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from sparkring.conf.schema.section import Section
+from sparkring.conf.schema.base.section import Section
 
 FillBy = Literal["mean", "median", "constant"]
 Scale = Literal["standard", "min_max", "robust", "log1p", "none"]

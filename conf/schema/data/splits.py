@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from sparkring.conf.schema.section import Section, Seed, Share
+from sparkring.conf.schema.base.section import Section, Seed, Share
 
 Age = Annotated[str, Field(pattern=r"^[1-9]\d*[hdw]$")]
 """A length of time in hours, days or weeks: ``12h``, ``30d``, ``4w``."""

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sparkring.conf.schema.derived import BucketConfig, HashConfig, MomentConfig
-from sparkring.conf.schema.numbers import NumberConfig
-from sparkring.conf.schema.section import LocalPath, Positive, Section
+from sparkring.conf.schema.base.section import LocalPath, Positive, Section
+from sparkring.conf.schema.data.derived import BucketConfig, HashConfig, MomentConfig
+from sparkring.conf.schema.data.numbers import NumberConfig
 
 ImageCodec = Literal["png", "jpeg"]
 ArrayCodec = Literal["ndarray", "compressed_ndarray"]

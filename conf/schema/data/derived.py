@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, field_validator, model_validator
 
-from sparkring.conf.schema.section import Section, Seed
+from sparkring.conf.schema.base.section import Section, Seed
 
 DatePart = Literal["year", "quarter", "month", "week", "day", "day_of_week", "day_of_year", "hour", "minute", "second"]
 """Months, days and weeks count from 1, hours from 0; weeks are ISO's, and Monday is day 1 of one."""

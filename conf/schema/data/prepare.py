@@ -6,11 +6,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sparkring.conf.schema.expectations import ExpectationsConfig
-from sparkring.conf.schema.features import FeaturesConfig
-from sparkring.conf.schema.section import Positive, Section, Seed
-from sparkring.conf.schema.sources import AnySource
-from sparkring.conf.schema.splits import SplitConfig, TimeSplit
+from sparkring.conf.schema.base.section import Positive, Section, Seed
+from sparkring.conf.schema.data.expectations import ExpectationsConfig
+from sparkring.conf.schema.data.features import FeaturesConfig
+from sparkring.conf.schema.data.sources import AnySource
+from sparkring.conf.schema.data.splits import SplitConfig, TimeSplit
 
 Task = Literal["binary", "multiclass", "regression", "next_token"]
 """The prediction: a label of 0 or 1, one of several classes, a number, or the next token at each position of a sequence."""

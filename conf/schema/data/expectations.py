@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from sparkring.conf.schema.section import Positive, Section
+from sparkring.conf.schema.base.section import Positive, Section
 
 
 class ColumnExpectations(Section):
