@@ -1,14 +1,14 @@
 """What a run learned over its steps, its seconds and the bytes that it sent, beside other runs. Pure: records in, facts out.
 
 A step counts once, where it was done last. Its loss is the mean over its rows; before an exchange of local models over those of one rank.
-Seconds are those since the run's first step began, without the time between two generations.
+Seconds are those of training: without what lies between two epochs, such as validation, and between two generations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ class Compared:
     run: str
     steps: int
     seconds: float
-    """From the first step's beginning to the last one's end."""
+    """From the first step's beginning to the last one's end, without what lies between epochs and between generations."""
     sent_bytes: float
     """By all ranks together."""
     loss: float
@@ -44,6 +44,8 @@ class Compared:
 
 @dataclass(frozen=True)
 class _Step:
+    life: tuple[int, int]
+    """Generation and epoch."""
     loss: float
     rows: int
     ended: float
@@ -87,7 +89,8 @@ def _steps(records: Iterable[Record]) -> tuple[list[_Step], float]:
             found.setdefault(place, []).append(record)
         elif record["event"] == "epoch":
             train_loss = record["train_loss"]
-    return [_Step(loss=_mean_loss(ranks), rows=ranks[0]["global_rows"], ended=max(float(one["time"]) for one in ranks),
+    return [_Step(life=(ranks[0]["generation"], ranks[0]["epoch"]), loss=_mean_loss(ranks), rows=ranks[0]["global_rows"],
+                  ended=max(float(one["time"]) for one in ranks),
                   seconds=max(one["data_s"] + one["compute_s"] + one["comm_s"] for one in ranks),
                   sent=sum(one.get("sent_bytes", 0) for one in ranks), staleness=ranks[0].get("staleness"))
             for ranks in found.values()], train_loss
@@ -100,11 +103,10 @@ def _mean_loss(ranks: Sequence[Record]) -> float:
 
 
 def _clock(ordered: Sequence[_Step]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Seconds at each step's end; a pause longer than a minute and than the step itself is that between two generations, and left out."""
-    ends = np.array([step.ended for step in ordered])
-    passed = np.diff(ends, prepend=ends[0] - ordered[0].seconds)
-    own = np.array([step.seconds for step in ordered])
-    return np.cumsum(np.where(passed > np.maximum(60.0, 2 * own), own, passed))
+    """Seconds at each step's end."""
+    passed = [ordered[0].seconds, *(step.ended - before.ended if step.life == before.life else step.seconds
+                                    for before, step in pairwise(ordered))]
+    return np.cumsum(passed)
 
 
 def verdict(runs: Sequence[Compared]) -> str:
@@ -117,19 +119,11 @@ def verdict(runs: Sequence[Compared]) -> str:
                  f"{fastest.strategy} took the least time ({duration(fastest.seconds)})."]
     if least.sent_bytes < max(run.sent_bytes for run in runs):
         sentences.append(f"{least.strategy} sent the least ({size(least.sent_bytes)}).")
-    exact = next((run for run in runs if run.strategy == "exact"), None)
-    sentences += [_beside(run, exact) for run in runs if exact is not None and run is not exact]
+    highest = max(run.loss for run in runs)
+    reached = {run.strategy: seconds_to(highest, run) for run in runs}
+    words = ", ".join(f"{strategy} {'never' if seconds is None else duration(seconds)}" for strategy, seconds in reached.items())
+    sentences.append(f"Time to a train loss of {metric(highest)}, which all had in their last epoch: {words}.")
     return " ".join(sentences)
-
-
-def _beside(run: Compared, exact: Compared) -> str:
-    """One run beside the exact one."""
-    reached = seconds_to(exact.loss, run)
-    theirs = seconds_to(exact.loss, exact)
-    if reached is None or theirs is None:
-        return f"{run.strategy} did not come to the train loss of exact's last epoch ({metric(exact.loss)})."
-    words = f"{duration(reached)}, exact in {duration(theirs)}"
-    return f"{run.strategy} came to the train loss of exact's last epoch ({metric(exact.loss)}) in {words}."
 
 
 def seconds_to(loss: float, run: Compared) -> float | None:
