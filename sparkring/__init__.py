@@ -39,12 +39,13 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.retrain import retrain
     from sparkring.spark_jobs.ring import run_ring
     from sparkring.spark_jobs.score import predict, score
+    from sparkring.spark_jobs.searching.search import search
     from sparkring.spark_jobs.tracking.track import track
     from sparkring.spark_jobs.train import train
 
 __all__ = ["TorchClassifier", "TorchEstimator", "TorchModel", "TorchRegressor", "__version__", "compare", "evaluate", "export",
-           "generate", "ingest", "init", "load_config", "network", "predict", "prepare", "report", "retrain", "run_ring", "score", "show",
-           "track", "train"]
+           "generate", "ingest", "init", "load_config", "network", "predict", "prepare", "report", "retrain", "run_ring", "score",
+           "search", "show", "track", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",
@@ -59,6 +60,7 @@ _HOME = {
     "predict": "sparkring.spark_jobs.score",
     "generate": "sparkring.spark_jobs.generate",
     "report": "sparkring.spark_jobs.report",
+    "search": "sparkring.spark_jobs.searching.search",
     "retrain": "sparkring.spark_jobs.retrain",
     "export": "sparkring.spark_jobs.export",
     "track": "sparkring.spark_jobs.tracking.track",
@@ -69,7 +71,7 @@ _HOME = {
     "TorchModel": "sparkring.estimator.model",
     "show": "sparkring.notebook.show",
 }
-_LONG = ("init", "prepare", "ingest", "train", "compare", "evaluate", "score", "generate", "report", "retrain", "export", "track")
+_LONG = ("init", "prepare", "ingest", "train", "compare", "search", "evaluate", "score", "generate", "report", "retrain", "export", "track")
 """Functions that take a ``progress``."""
 _JOBS = (*_LONG, "predict", "run_ring", "show")
 """Functions that import Spark, torch and others when they are called."""

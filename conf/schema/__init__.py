@@ -8,6 +8,7 @@ Not here: reading files and merging them (loading.py).
     model.py, train.py, spark.py             what the jobs do, a section each
     parallel.py, strategy.py                 how a model is laid over ranks, and how ranks train together: parts of train.py's section
     ingest.py, retrain.py, tracking.py       what happens night after night, and where runs are sent
+    search.py                                which values are tried
     whole.py                                 the config that holds them all
 
 YAML keys are the field names; unknown keys are refused. A field without a default is required. How files, overrides

@@ -12,6 +12,7 @@ from sparkring.conf.schema.data.prepare import PrepareConfig
 from sparkring.conf.schema.ingest import IngestConfig
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig
 from sparkring.conf.schema.retrain import RetrainConfig
+from sparkring.conf.schema.search import SearchConfig
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
 from sparkring.conf.schema.tracking import TrackingConfig
 from sparkring.conf.schema.train import TrainConfig
@@ -44,6 +45,7 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     score: ScoreConfig = ScoreConfig()
     retrain: RetrainConfig = RetrainConfig()
+    search: SearchConfig = SearchConfig()
     ingest: IngestConfig = IngestConfig()
     tracking: TrackingConfig | None = None
     """Send runs to MLflow, e.g. ``{mlflow_uri: http://mlflow.example.org:5000}``; null: no tracking."""

@@ -1,0 +1,191 @@
+"""``sparkring search``: train with several values of config keys, several rings at once, and name the best run.
+
+Each trial is a ring of its own in the same Spark application, and a run like any other in the workspace. A failed trial is a failed trial.
+The same call resumes a search that was cut off: trials that ended count, those under way go on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sparkring.conf.loading import ConfigLike, config_of_job
+from sparkring.conf.schema import Config
+from sparkring.errors import ConfigError, EnvironmentProblem, NotEnoughSlots, Stopped
+from sparkring.extras import how_to_install
+from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.training.evaluation.score import METRICS, signed
+from sparkring.spark_jobs.recovery.stop import StopRequest
+from sparkring.spark_jobs.searching.space import require_searchable
+from sparkring.spark_jobs.searching.study import Study
+from sparkring.spark_jobs.searching.trial_run import TrialRun
+from sparkring.spark_jobs.searching.trials import Trial, Trials
+from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
+from sparkring.spark_jobs.spark.session import spark_session
+from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, master_of, slots_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_S = 0.5
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The trials, by number, and the best of them."""
+
+    trials: tuple[Trial, ...]
+    best: Trial | None
+    """None if none has ended."""
+    metric: str
+    at_once: int
+    seconds: float
+    url: str
+    """Folder of the trials' documents."""
+
+    @property
+    def pruned_share(self) -> float:
+        """Share of the trials that ended early."""
+        return sum(trial.state == "pruned" for trial in self.trials) / max(1, len(self.trials))
+
+
+def search(config: ConfigLike, *, spark: SparkSession | None = None, progress: Progress = SILENT, stop: StopRequest | None = None,
+           **keys: Any) -> SearchResult:
+    """Search the values of ``search.space``.
+
+    Args:
+        config: What ``load_config`` takes; names the dataset version, the model, the training and what is searched.
+        spark: The session to start rings in; default the active one, or one made from ``config.spark``.
+        progress: Shows the trials done, and the best so far.
+        stop: Lets another thread, or a signal's handler, ask all trials to save and end.
+        keys: Keys of ``search`` or of the whole config that replace those of ``config``.
+    Raises:
+        ConfigError: the space holds no values, or some that the config does not take; nothing was started.
+        NotEnoughSlots: Spark has too few slots for so many trials at once, or for one.
+        EnvironmentProblem: Optuna is missing.
+        Stopped: ``stop`` asked for it; the same call resumes.
+    """
+    began = time.perf_counter()
+    config = config_of_job(search, config, keys, section="search")
+    require_searchable(config)
+    _require_optuna()
+    dataset = Dataset(config.dataset)
+    manifest = dataset.manifest(config.dataset_version)
+    if config.search.metric not in METRICS[manifest.task]:
+        raise ConfigError(f"search.metric={config.search.metric} is not measured for the task {manifest.task}; set it to one of "
+                          f"{', '.join(METRICS[manifest.task])}.")
+    config = config.changed(dataset_version=manifest.version)
+    session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
+    at_once = rings_at_once(session, config)
+    trials, stop = Trials(config, content_id=manifest.content_id), stop or StopRequest()
+    with progress.stage("search", total=config.search.trials) as bar:
+        searching = _Searching(config, trials, bar)
+        searching.run(TrialRun(config, manifest, session, searching.prunes, stop), at_once=at_once)
+    found = tuple(trials.read())
+    return SearchResult(found, best_of(found, config), config.search.metric, at_once, time.perf_counter() - began, trials.url)
+
+
+def best_of(trials: tuple[Trial, ...] | list[Trial], config: Config) -> Trial | None:
+    """The trial with the best value."""
+    done = [(signed(trial.value, config.search.metric), trial.number, trial) for trial in trials if trial.value is not None]
+    return min(done)[2] if done else None
+
+
+def rings_at_once(spark: SparkSession, config: Config) -> int:
+    """How many trials train at once.
+
+    Raises:
+        NotEnoughSlots: fewer fit than ``search.at_once`` asks for, or none does.
+        EnvironmentProblem: Spark does not say how many slots it has, and ``search.at_once`` is not given.
+    """
+    ranks, asked = config.train.num_ranks, config.search.at_once
+    slots = None if has_dynamic_allocation(spark) else slots_of(spark)
+    if slots is None:
+        if asked is None:
+            raise EnvironmentProblem(f"{master_of(spark)} does not say how many slots it has; set search.at_once.")
+        return asked
+    fit = slots // ranks
+    if (asked or 1) > fit:
+        where = f"{master_of(spark)}, for {asked or 1} trials of {ranks} ranks,"
+        raise NotEnoughSlots(wanted=(asked or 1) * ranks, slots=slots, where=where,
+                             remedy=f"set search.at_once to at most {fit}" if fit else f"set train.num_ranks to at most {slots}")
+    return asked or fit
+
+
+class _Searching:
+    """The trials under way, and those that are still to come."""
+
+    def __init__(self, config: Config, trials: Trials, bar: Bar) -> None:
+        self._config, self._trials, self._bar = config, trials, bar
+        self._known = {trial.number: trial for trial in trials.read()}
+        self._study = Study(config.search, self._known.values(), epochs=config.train.epochs)
+        self._lock = threading.Lock()
+        """Optuna's study is used by the trials' watchers, too."""
+        self._waiting = [trial for trial in self._known.values() if trial.state == "begun"]
+
+    def prunes(self, number: int, epochs: Sequence[float]) -> bool:
+        """Whether to end a trial early."""
+        with self._lock:
+            return self._study.prunes(number, epochs)
+
+    def run(self, trial_run: TrialRun, *, at_once: int) -> None:
+        """Do trials until there are as many as asked for.
+
+        Raises:
+            Stopped: the search was asked to stop.
+        """
+        under_way: dict[Future[Trial], int] = {}
+        with ThreadPoolExecutor(at_once, thread_name_prefix="sparkring-search") as pool:
+            while True:
+                while len(under_way) < at_once and not trial_run.stop.asked and (trial := self._next()) is not None:
+                    under_way[pool.submit(trial_run.run, trial)] = trial.number
+                self._show(len(under_way))
+                if not under_way:
+                    break
+                done, _ = wait(under_way, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    del under_way[future]
+                    self._end(future)
+        if trial_run.stop.asked:
+            raise Stopped(f"stopped as asked ({trial_run.stop.reason}); the same command resumes the search.",
+                          signal_number=trial_run.stop.signal_number)
+
+    def _next(self) -> Trial | None:
+        with self._lock:
+            if self._waiting:
+                trial = self._waiting.pop(0)
+                self._study.resume(trial)
+                return trial
+            number = max(self._known, default=-1) + 1
+            if number >= self._config.search.trials:
+                return None
+            trial = self._known[number] = self._study.ask(number)
+        self._trials.write(trial)
+        return trial
+
+    def _end(self, future: Future[Trial]) -> None:
+        try:
+            trial = future.result()
+        except Stopped:
+            return  # it stays begun
+        self._trials.write(trial)
+        with self._lock:
+            self._known[trial.number] = trial
+            self._study.tell(trial)
+
+    def _show(self, under_way: int) -> None:
+        ended = [trial for trial in self._known.values() if trial.state != "begun"]
+        best = best_of(ended, self._config)
+        words = f"; best {self._config.search.metric} {best.value:.4f} in trial {best.number}" if best and best.value is not None else ""
+        self._bar.update(len(ended), text=f"{under_way} running{words}")
+
+
+def _require_optuna() -> None:
+    try:
+        import optuna  # noqa: F401
+    except ModuleNotFoundError:
+        raise EnvironmentProblem(f"a search needs Optuna, which is not installed; {how_to_install('optuna')}") from None

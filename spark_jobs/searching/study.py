@@ -1,0 +1,96 @@
+"""The choice of the next trial's values, and whether a trial ends early: Optuna, told of all trials that are known."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from sparkring.conf.schema.search import SearchConfig
+from sparkring.pipelines.training.evaluation.score import signed
+from sparkring.spark_jobs.searching.space import as_internal, as_params, distributions
+from sparkring.spark_jobs.searching.trials import Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+
+class Study:
+    """A search's trials as Optuna sees them. One thread at a time uses it."""
+
+    def __init__(self, search: SearchConfig, known: Iterable[Trial], *, epochs: int) -> None:
+        """Tell Optuna what is known.
+
+        Args:
+            search: What is searched, and how.
+            known: Trials of earlier calls; those that have not ended take part in nothing.
+            epochs: Of a whole trial, for Hyperband.
+        """
+        import optuna
+
+        logging.getLogger("optuna").setLevel(logging.WARNING)
+        self._search, self._distributions = search, distributions(search.space)
+        self._study = optuna.create_study(sampler=_sampler(search), pruner=_pruner(search, epochs))
+        self._asked: dict[int, optuna.Trial] = {}
+        for trial in known:
+            if trial.state in ("done", "pruned"):
+                self._study.add_trial(self._frozen(trial))
+
+    def ask(self, number: int) -> Trial:
+        """The values of the next trial, which gets this number."""
+        asked = self._study.ask(self._distributions)
+        self._asked[number] = asked
+        return Trial(number=number, params=as_params(self._search.space, asked.params))
+
+    def resume(self, trial: Trial) -> None:
+        """Take a trial that an earlier call began and did not end."""
+        self._study.enqueue_trial(as_internal(self._search.space, trial.params))
+        self._asked[trial.number] = self._study.ask(self._distributions)
+
+    def prunes(self, number: int, epochs: Sequence[float]) -> bool:
+        """Whether to end a trial early whose metric after each epoch so far is this."""
+        asked = self._asked[number]
+        for place, value in enumerate(epochs):
+            asked.report(signed(value, self._search.metric), place)  # Optuna takes the first report of a step
+        return bool(epochs and asked.should_prune())
+
+    def tell(self, trial: Trial) -> None:
+        """Note how a trial ended."""
+        from optuna.trial import TrialState
+
+        asked = self._asked.pop(trial.number)
+        if trial.state == "done":
+            assert trial.value is not None
+            self._study.tell(asked, signed(trial.value, self._search.metric))
+        else:
+            self._study.tell(asked, state=TrialState.PRUNED if trial.state == "pruned" else TrialState.FAIL)
+
+    def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
+        from optuna.trial import TrialState, create_trial
+
+        reported = {place: signed(value, self._search.metric) for place, value in enumerate(trial.epochs)}
+        done = trial.state == "done" and trial.value is not None
+        return create_trial(
+            params=as_internal(self._search.space, trial.params), distributions=self._distributions, intermediate_values=reported,
+            state=TrialState.COMPLETE if done else TrialState.PRUNED,
+            value=signed(trial.value, self._search.metric) if done and trial.value is not None else None)
+
+
+def _sampler(search: SearchConfig) -> optuna.samplers.BaseSampler:
+    import optuna
+
+    if search.sampler == "random":
+        return optuna.samplers.RandomSampler(seed=search.seed)
+    return optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)  # values of trials under way are not tried again
+
+
+def _pruner(search: SearchConfig, epochs: int) -> optuna.pruners.BasePruner:
+    import optuna
+
+    match search.pruner:
+        case "median":
+            return optuna.pruners.MedianPruner()
+        case "hyperband":
+            return optuna.pruners.HyperbandPruner(max_resource=epochs)
+        case "none":
+            return optuna.pruners.NopPruner()

@@ -1,0 +1,132 @@
+"""A search without Spark: what may be tried, how trials are chosen and ended early, and how a search that was cut off goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkring.conf.schema import Config
+from sparkring.errors import ConfigError, Stopped
+from sparkring.spark_jobs.recovery.stop import StopRequest
+from sparkring.spark_jobs.searching.search import _Searching, best_of
+from sparkring.spark_jobs.searching.space import require_searchable, with_params
+from sparkring.spark_jobs.searching.study import Study
+from sparkring.spark_jobs.searching.trials import Trial, Trials
+from sparkring.spark_jobs.spark.progress import SilentProgress
+from tests.support.training import train_config
+
+SPACE: dict[str, Any] = {
+    "train.optimizer.lr": {"low": 1e-4, "high": 0.1, "log": True}, "train.batch_rows": {"low": 32, "high": 128, "step": 32},
+    "model.hidden": {"choices": [[8], [16, 8]]}, "train.optimizer.name": {"choices": ["sgd", "adamw"]}}
+
+
+def _config(folder: Path, space: dict[str, Any] | None = None, **search: Any) -> Config:
+    return train_config(folder, search={"space": SPACE if space is None else space, **search})
+
+
+@pytest.mark.parametrize(("space", "message"), [
+    ({}, "search.space names no key; give some"),
+    ({"train.optimizer.lr": {"low": 0.1, "high": 0.01}}, "the range from 0.1 to 0.01 holds no value; give low below high"),
+    ({"train.optimizer.lr": {"low": 0.1}}, "the range from 0.1 to None holds no value"),
+    ({"train.optimizer.lr": {"low": 0, "high": 1, "log": True}}, "log needs a range above 0"),
+    ({"train.optimizer.lr": {}}, "found no values; give low and high, or choices"),
+    ({"train.optimizer.lr": {"choices": [0.1]}}, "at least two of them"),
+    ({"train.optimizer.lrr": {"low": 0.1, "high": 1.0}}, "search.space.train.optimizer.lrr holds 0.1, which the config does not take"),
+    ({"train.optimizer.lr": {"low": -1.0, "high": 1.0}}, "search.space.train.optimizer.lr holds -1.0, which the config does not take"),
+    ({"prepare.seed": {"low": 1, "high": 3}}, "only keys of model and train may vary"),
+    ({"train.bucket_mb": {"low": 1, "high": 3}}, "which does not change what is learned; leave it out")], ids=str)
+def test_a_space_that_holds_no_values_or_some_that_the_config_does_not_take_is_refused(
+        tmp_path: Path, space: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        require_searchable(_config(tmp_path, space))
+
+
+def test_a_trial_s_values_stand_in_its_config_and_lie_in_the_space(tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    require_searchable(config)
+    study = Study(config.search, [], epochs=5)
+    for number in range(30):
+        params = study.ask(number).params
+        tried = with_params(config, params)
+        assert 1e-4 <= tried.train.optimizer.lr <= 0.1
+        assert tried.train.batch_rows in (32, 64, 96, 128)
+        assert list(tried.model.hidden) in ([8], [16, 8])  # type: ignore[union-attr]
+        study.tell(Trial(number=number, params=params, state="done", value=tried.train.optimizer.lr))
+    assert tried.train.optimizer.lr < 0.01, "low values were good"
+
+
+def test_a_trial_worse_than_the_median_ends_early_and_with_pruner_none_it_does_not(tmp_path: Path) -> None:
+    for pruner, wanted in (("median", True), ("none", False)):
+        config = _config(tmp_path, pruner=pruner)
+        done = [Trial(number=number, params=with_values(number), state="done", value=0.1, epochs=(0.5, 0.1)) for number in range(6)]
+        study = Study(config.search, done, epochs=2)
+        study.ask(6)
+        assert study.prunes(6, (0.9,)) is wanted
+        study.ask(7)
+        assert not study.prunes(7, (0.2,)), "the control: a good one"
+
+
+def with_values(number: int) -> dict[str, Any]:
+    return {"train.optimizer.lr": 0.001 * (number + 1), "train.batch_rows": 64, "model.hidden": [8], "train.optimizer.name": "sgd"}
+
+
+class _FakeRun:
+    """Trials whose value is their learning rate; some fail, and the search is asked to stop after some."""
+
+    def __init__(self, *, fails: int | None = None, stops_after: int | None = None) -> None:
+        self.stop, self.ran = StopRequest(), Counter[int]()
+        self._fails, self._stops_after = fails, stops_after
+
+    def run(self, trial: Trial) -> Trial:
+        self.ran[trial.number] += 1
+        if self._stops_after is not None and sum(self.ran.values()) > self._stops_after:
+            self.stop.ask("Ctrl-C")
+            raise Stopped("stopped", signal_number=2)
+        if trial.number == self._fails:
+            return trial.model_copy(update={"state": "failed", "error": "RankFailed: no"})
+        return trial.model_copy(update={"state": "done", "value": trial.params["train.optimizer.lr"]})
+
+
+def _search(config: Config, run: _FakeRun, *, at_once: int = 2) -> Trials:
+    trials = Trials(config, content_id="c1")
+    with SilentProgress().stage("search", total=config.search.trials) as bar:
+        _Searching(config, trials, bar).run(run, at_once=at_once)  # type: ignore[arg-type]
+    return trials
+
+
+def test_a_failed_trial_is_a_failed_trial_and_the_best_of_the_others_is_found(tmp_path: Path) -> None:
+    config = _config(tmp_path, trials=8)
+    run = _FakeRun(fails=3)
+    found = _search(config, run).read()
+    assert [trial.number for trial in found] == list(range(8))
+    assert [trial.state for trial in found].count("failed") == 1
+    best = best_of(found, config)
+    assert best is not None
+    assert best.value == min(trial.value for trial in found if trial.value is not None)
+
+
+def test_a_search_that_was_cut_off_repeats_no_trial_that_ended_and_goes_on_with_the_others(tmp_path: Path) -> None:
+    config = _config(tmp_path, trials=8)
+    cut = _FakeRun(stops_after=5)
+    with pytest.raises(Stopped, match="the same command resumes the search"):
+        _search(config, cut)
+    states = [trial.state for trial in Trials(config, content_id="c1").read()]
+    assert states.count("done") == 5
+    assert "begun" in states
+    again = _FakeRun()
+    found = _search(config, again).read()
+    assert [trial.state for trial in found] == ["done"] * 8
+    assert all(count == 1 for count in again.ran.values())
+    assert sum(again.ran.values()) == 3, "the five that had ended were not repeated"
+    more = _FakeRun()
+    assert len(_search(config.changed(search=config.search.changed(trials=10)), more).read()) == 10
+    assert sum(more.ran.values()) == 2, "more trials continue the same search"
+
+
+def test_another_space_or_version_is_another_search(tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    other = _config(tmp_path, {"train.optimizer.lr": {"low": 1e-3, "high": 0.1, "log": True}})
+    assert len({Trials(config, content_id="c1").url, Trials(config, content_id="c2").url, Trials(other, content_id="c1").url}) == 3
