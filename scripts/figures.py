@@ -119,6 +119,9 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
     "staleness": (
         Shown("time_ratio_to_ring", "times the peer's seconds to a loss, one of 2 ranks 4 times as slow", "at most 0.7", "exact training"),
         Shown("staleness_max", "largest staleness of an update", "at most 1.0 x bound")),
+    "search": (
+        Shown("speedup", "times as fast, 16 trials on 2 slots, rings of 1 rank at once", "at least 1.5", "one by one on both slots"),
+        Shown("pruned_share", "share of trials that the median pruner ends early")),
     "order": (
         Shown("open_s+jump_s", "seconds to open 10^9 rows and jump to a step", "at most 1"),
         Shown("rss_mb", "MB for 10^9 rows", "at most 200"),

@@ -32,6 +32,8 @@ class Study:
         self._search, self._distributions = search, distributions(search.space)
         self._study = optuna.create_study(sampler=_sampler(search), pruner=_pruner(search, epochs))
         self._asked: dict[int, optuna.Trial] = {}
+        self._reported: dict[int, int] = {}
+        """Epochs of each trial that Optuna knows."""
         for trial in known:
             if trial.state in ("done", "pruned"):
                 self._study.add_trial(self._frozen(trial))
@@ -50,8 +52,9 @@ class Study:
     def prunes(self, number: int, epochs: Sequence[float]) -> bool:
         """Whether to end a trial early whose metric after each epoch so far is this."""
         asked = self._asked[number]
-        for place, value in enumerate(epochs):
-            asked.report(signed(value, self._search.metric), place)  # Optuna takes the first report of a step
+        for place in range(self._reported.get(number, 0), len(epochs)):
+            asked.report(signed(epochs[place], self._search.metric), place)
+        self._reported[number] = len(epochs)
         return bool(epochs and asked.should_prune())
 
     def tell(self, trial: Trial) -> None:
