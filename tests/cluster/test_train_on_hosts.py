@@ -140,6 +140,26 @@ def test_the_planner_spreads_a_network_that_computes_much_over_the_hosts_and_the
     assert {record["host"] for record in events_of(config, "start")} == {"alpha", "beta"}
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("servers", ["peers", 1])
+def test_servers_and_workers_on_two_hosts_train_the_weights_of_one_rank_one_step_at_a_time(
+        cluster: HostCluster, alone: Path, tmp_path: Path, servers: str | int) -> None:
+    config = _trained(cluster, tmp_path, alone, strategy={"kind": "stale_sync", "bound": 0, "servers": servers})
+    took = {record["rank"] for record in events_of(config, "step")}
+    assert took >= {0, 2}, "ranks of both hosts took steps"
+
+
+@pytest.mark.nightly
+def test_local_models_meet_between_hosts_less_often_and_send_less(cluster: HostCluster, alone: Path, tmp_path: Path) -> None:
+    before = _sent(cluster)
+    path, config = write_config(tmp_path, dataset_url=str(alone / "dataset"), model=TABLE, train={
+        **TRAIN, "strategy": {"kind": "local_sgd", "every_steps": 7}, "optimizer": {"name": "sgd", "lr": 0.01}})
+    cluster.run("train", path)
+    assert audit(config.run_url).strategy == "local_sgd"
+    gradients = STEPS * _gradient_bytes(alone)
+    assert all((sent - before[name]) / gradients < 0.3 for name, sent in _sent(cluster).items()), "three exchanges in place of 21"
+
+
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCluster]:
     with host_cluster(tmp_path_factory.mktemp("three"), workers=("alpha", "beta", "gamma")) as running:
