@@ -6,7 +6,7 @@ Not here: reading files and merging them (loading.py).
     base/                                    what all sections are made of
     data/                                    what prepare reads, keeps, splits and expects
     model.py, train.py, spark.py             what the jobs do, a section each
-    parallel.py, strategy.py                 how a model is laid over ranks, and how ranks train together: parts of train.py's section
+    parallel.py, strategy.py, optimizer.py   how a model is laid over ranks, how ranks train together, and by which steps: parts of train.py
     ingest.py, retrain.py, tracking.py       what happens night after night, and where runs are sent
     search.py                                which values are tried
     whole.py                                 the config that holds them all
@@ -46,13 +46,13 @@ from sparkring.conf.schema.data.sources import (
 )
 from sparkring.conf.schema.data.splits import ColumnSplit, FoldSplit, HashSplit, RandomSplit, SplitConfig, TimeSplit
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, Norm, TabularModelConfig, TextModelConfig
+from sparkring.conf.schema.optimizer import OptimizerConfig
 from sparkring.conf.schema.parallel import MOST_MICRO_BATCHES, ParallelConfig, Recompute, ScheduleName, TransportName
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
 from sparkring.conf.schema.tracking import TrackingConfig
 from sparkring.conf.schema.train import (
     EarlyStoppingConfig,
     HeldOutMetric,
-    OptimizerConfig,
     RecoveryConfig,
     RegressionLoss,
     RingConfig,

@@ -1,4 +1,4 @@
-"""One training run: ``train``, with its optimizer and its ring."""
+"""One training run: ``train``, with its ring."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from sparkring.conf.schema.base.section import LocalPath, Positive, Seconds, Section, Seed
+from sparkring.conf.schema.optimizer import OptimizerConfig
 from sparkring.conf.schema.parallel import ParallelConfig
 from sparkring.conf.schema.strategy import ExactConfig, StaleSyncConfig, StrategyConfig
 
@@ -17,25 +18,6 @@ SMALLEST_DEFAULT_BATCH, LARGEST_DEFAULT_BATCH = 32, 1024
 RegressionLoss = Literal["squared", "absolute", "huber"]
 STEPS_AN_EPOCH = 50
 """Optimizer steps that an epoch has at least by default, where the rows suffice."""
-
-
-class OptimizerConfig(Section):
-    """The optimizer and its learning-rate schedule."""
-
-    name: Literal["sgd", "adam", "adamw"] = "adamw"
-    """PyTorch's optimizer of that name."""
-    lr: Annotated[float, Field(gt=0)] = 1e-3
-    """Peak learning rate; never scaled by the number of ranks, since the global batch does not depend on it."""
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Momentum of sgd; the others ignore it."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """PyTorch's ``weight_decay``."""
-    schedule: Literal["constant", "cosine"] = "cosine"
-    """``cosine`` falls to zero over the run after the warm-up."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps over which the rate rises linearly from zero."""
-    clip_norm: Annotated[float, Field(gt=0)] | None = None
-    """Largest norm of the gradient over the whole model; a larger gradient is scaled down. Null: no limit."""
 
 
 class RingConfig(Section):
@@ -203,6 +185,13 @@ class TrainConfig(Section):
         if self.on_nonfinite == "rollback":
             raise ValueError(f"train.on_nonfinite=rollback needs to know the step that spoiled the model, and with train.strategy={kind} "
                              "ranks learn of one only later; set it to stop or skip")
+        return self
+
+    @model_validator(mode="after")
+    def _lars_sees_whole_layers(self) -> Self:
+        if self.optimizer.name == "lars" and self.parallel.shards > 1:
+            raise ValueError(f"train.optimizer.name=lars takes the norm of whole layers, and train.parallel.shards={self.parallel.shards} "
+                             "divides them; choose another optimizer, or set shards to 1")
         return self
 
     @model_validator(mode="after")

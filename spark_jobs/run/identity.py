@@ -9,7 +9,7 @@ import hashlib
 import json
 from typing import Any, NamedTuple
 
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, OptimizerConfig
 from sparkring.conf.schema.model import ABOUT_WEIGHTS
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.order.row_order import default_lanes
@@ -18,6 +18,8 @@ FREE_TO_CHANGE = {"num_ranks", "lanes", "checkpoint_steps", "checkpoint_s", "kee
                   "reader_threads", "record_rows", "ring", "bucket_mb", "parallel", "memory_mb", "cache_mb", "cache_folder"}
 """Train settings that do not change what is learned, so a run may resume under other values. A new key that belongs here and is missing
 gives every run another name; a test asks for each key."""
+OPTIMIZER_S_FIRST_KEYS = {"name", "lr", "momentum", "weight_decay", "schedule", "warmup_steps", "clip_norm"}
+"""Keys of the optimizer that every run's identity has; others only where they are not the default."""
 ABSENT = "(no such key)"
 """In a difference: the value of the side that lacks the key."""
 
@@ -35,16 +37,19 @@ class Difference(NamedTuple):
 def identity_of(config: Config, manifest: Manifest) -> Identity:
     """The identity that ``config`` gives a run on the dataset version of ``manifest``."""
     batch_norm = getattr(config.model, "norm", None) == "batch"
-    lacking = {"early_stopping": config.train.early_stopping is None, "strategy": config.train.strategy.kind == "exact"}
-    without = FREE_TO_CHANGE | {key for key, plain in lacking.items() if plain}  # older runs lack these keys
+    train = config.train
+    lacking = {"early_stopping": train.early_stopping is None, "strategy": train.strategy.kind == "exact"}  # older runs lack these keys
+    without = dict.fromkeys(FREE_TO_CHANGE | {key for key, plain in lacking.items() if plain}, True)
+    optimizer = {key for key, field in OptimizerConfig.model_fields.items()
+                 if key not in OPTIMIZER_S_FIRST_KEYS and getattr(train.optimizer, key) == field.default}
     return {
         "format": 1,
         **({"micro_batches": config.train.num_micro_batches} if batch_norm else {}),  # without it they change nothing
         "content_id": manifest.content_id,
         "dataset_version": manifest.version,
         "model": config.model.model_dump(mode="json", exclude=_where_weights_are(config)),
-        "train": config.train.model_dump(mode="json", exclude=without),
-        "lanes": config.train.lanes or _lanes(config),
+        "train": train.model_dump(mode="json", exclude={**without, "optimizer": optimizer}),
+        "lanes": train.lanes or _lanes(config),
     }
 
 

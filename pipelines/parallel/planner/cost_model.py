@@ -106,7 +106,7 @@ class ModelProfile:
 
     blocks: tuple[BlockProfile, ...]
     optimizer_copies: float = 0.0
-    """Bytes that the optimizer keeps per byte of parameters: 1 for momentum, 2 for Adam."""
+    """Bytes that the optimizer keeps per byte of parameters: e.g. 1 for momentum, 2 for Adam."""
     executor: PassSeconds = NO_SECONDS
     """The executor's own seconds for a pass of a chunk, beside the blocks."""
     step_s: float = 0.0

@@ -4,37 +4,63 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sparkring.conf.schema import OptimizerConfig
+from sparkring.pipelines.training.job.lars import Lars
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Make the optimizer that ``config`` names, with fused kernels, which read and write each value once.
+    """Make the optimizer that ``config`` names; where torch has fused kernels, which read and write each value once, with those.
 
-    There may be no parameters.
+    There may be no parameters. The rate is set before each step (``set_learning_rate``).
     """
     group = [{"params": list(parameters)}]  # torch takes an empty group, but no empty list of parameters
-    if config.name == "sgd":
-        return torch.optim.SGD(group, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True)
+    common: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
+    eps = {} if config.eps is None else {"eps": config.eps}
+    match config.name:
+        case "sgd":
+            return torch.optim.SGD(group, momentum=config.momentum, nesterov=config.nesterov, fused=True, **common)
+        case "adagrad":
+            return torch.optim.Adagrad(group, **common, **eps)
+        case "rmsprop":
+            return torch.optim.RMSprop(group, momentum=config.momentum, alpha=config.smoothing, **common, **eps)
+        case "lars":
+            return Lars(group, momentum=config.momentum, trust=config.trust, **common)
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-    return kind(group, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+    return kind(group, betas=config.betas, fused=True, **common, **eps)
 
 
-def learning_rate(step: int, *, total_steps: int, config: OptimizerConfig) -> float:
-    """The rate of optimizer step ``step`` (from 0) of a run of ``total_steps``.
+def learning_rate(step: int, *, total_steps: int, config: OptimizerConfig, batch_rows: int) -> float:
+    """The rate of optimizer step ``step`` (from 0) of a run of ``total_steps`` with so many rows each.
 
-    Linear warm-up to ``config.lr``, then constant or half a cosine down towards zero.
-    Source: Loshchilov and Hutter 2017, SGDR, equation 5 with one period.
+    Linear warm-up to the peak, then constant, half a cosine down towards zero, or steps down; or one cycle of two half cosines.
+    Source: Loshchilov and Hutter 2017, SGDR, equation 5 with one period; He et al. 2016, section 4.2 (steps); Smith and Topin 2018,
+    "Super-convergence", with cosines as in torch's OneCycleLR.
     """
+    peak = config.peak_lr(batch_rows)
     if step < config.warmup_steps:
-        return config.lr * (step + 1) / config.warmup_steps
-    if config.schedule == "constant":
-        return config.lr
-    done = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
-    return config.lr * 0.5 * (1.0 + math.cos(math.pi * done))
+        return peak * (step + 1) / config.warmup_steps
+    match config.schedule:
+        case "constant":
+            return peak
+        case "step":
+            return peak * config.decay ** sum(step >= share * total_steps for share in config.milestones)
+        case "one_cycle":
+            last, top = max(1, total_steps - 1), config.peak_at * total_steps - 1  # as torch counts: its last step has the last rate
+            if top > 0 and step <= top:
+                return peak * _between(config.start_share, 1.0, step / top)
+            return peak * _between(1.0, config.end_share, (step - top) / max(1e-9, last - top))
+        case "cosine":
+            return peak * _between(1.0, 0.0, (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps))
+
+
+def _between(first: float, last: float, done: float) -> float:
+    """Half a cosine from one value to another; ``done`` is the share of the way."""
+    return last + (first - last) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
 def clip_before_step(optimizer: torch.optim.Optimizer, max_norm: float, *, holders: Mapping[nn.Parameter, int] | None = None,

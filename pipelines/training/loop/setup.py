@@ -75,7 +75,8 @@ class RankSetup:
     def learning_rate(self, steps_done: int) -> float:
         """The rate of the step that follows ``steps_done`` optimizer steps."""
         train = self.config.train
-        return learning_rate(steps_done, total_steps=train.epochs * self.steps_per_epoch, config=train.optimizer)
+        return learning_rate(steps_done, total_steps=train.epochs * self.steps_per_epoch, config=train.optimizer,
+                             batch_rows=train.step_rows)
 
     def equal_ranks(self) -> Sequence[Sequence[int]]:
         """Groups of ranks that do the same work."""

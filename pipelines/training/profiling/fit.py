@@ -65,9 +65,8 @@ def on_paper(config: Config, manifest: Manifest, assumed: Assumptions) -> ModelP
 
 def optimizer_copies(config: OptimizerConfig) -> float:
     """Bytes that an optimizer keeps per byte of parameters."""
-    if config.name == "sgd":
-        return 1.0 if config.momentum else 0.0
-    return 2.0
+    momentum = 1.0 if config.momentum else 0.0
+    return {"sgd": momentum, "lars": 1.0, "adagrad": 1.0, "rmsprop": 1.0 + momentum, "adam": 2.0, "adamw": 2.0}[config.name]
 
 
 def blocks_of(counts: Sequence[BlockCount], ranks: Sequence[Sequence[BlockSeconds]]) -> tuple[BlockProfile, ...]:

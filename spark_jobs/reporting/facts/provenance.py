@@ -45,8 +45,10 @@ def _of_run(run: RunFacts, learned: TrainConfig | None, *, name: str) -> Iterato
     yield "global batch", several(run.batch_rows, "row")
     if learned:
         optimizer = learned.optimizer
-        yield "optimizer", (f"{optimizer.name}, learning rate up to {optimizer.lr:g}, {optimizer.schedule} schedule, "
-                            f"{several(optimizer.warmup_steps, 'warm-up step')}")
+        rows = optimizer.scaling_rows
+        rule = f" ({optimizer.scaling} rule: {optimizer.lr:g} at {several(rows, 'row')})" if rows else ""
+        yield "optimizer", (f"{optimizer.name}, learning rate up to {optimizer.peak_lr(run.batch_rows):g}{rule}, {optimizer.schedule} "
+                            f"schedule, {several(optimizer.warmup_steps, 'warm-up step')}")
     yield "restarts", several(len(run.generations) - 1, "restart") + f", {several(run.repeated_steps, 'step')} repeated"
 
 

@@ -28,7 +28,7 @@ LAYERS = 12
 def _trained(seed: int, *, name: str = "adamw", steps: int = 2) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
-    optimizer = make_optimizer(model.parameters(), OptimizerConfig(name=name, lr=0.1, momentum=0.5))
+    optimizer = make_optimizer(model.parameters(), OptimizerConfig(name=name, lr=0.1, momentum=0.5 if name == "sgd" else 0.0))
     for _ in range(steps):
         optimizer.zero_grad()
         model(torch.ones(2, 3)).sum().backward()
@@ -237,7 +237,7 @@ def test_a_checkpoint_of_another_version_ends_a_run_and_is_not_passed_over_or_de
 
 def test_the_learning_rate_warms_up_and_falls_by_half_a_cosine() -> None:
     config = OptimizerConfig(lr=1.0, schedule="cosine", warmup_steps=2)
-    rates = [learning_rate(step, total_steps=6, config=config) for step in range(6)]
+    rates = [learning_rate(step, total_steps=6, config=config, batch_rows=8) for step in range(6)]
     assert rates == pytest.approx([0.5, 1.0, 1.0, 0.853553, 0.5, 0.146447], abs=1e-6)
     constant = OptimizerConfig(lr=0.2, schedule="constant")
-    assert learning_rate(99, total_steps=100, config=constant) == 0.2
+    assert learning_rate(99, total_steps=100, config=constant, batch_rows=8) == 0.2
