@@ -20,7 +20,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) 
     """
     group = [{"params": list(parameters)}]  # torch takes an empty group, but no empty list of parameters
     common: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
-    eps = {} if config.eps is None else {"eps": config.eps}
+    eps: dict[str, Any] = {} if config.eps is None else {"eps": config.eps}
     match config.name:
         case "sgd":
             return torch.optim.SGD(group, momentum=config.momentum, nesterov=config.nesterov, fused=True, **common)

@@ -107,7 +107,7 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
     pytest.param(["train.ring.zzz=1"], "unknown key train.ring.zzz (known here: launcher, ", id="nothing near: the keys there are"),
     pytest.param(["train.epochs=none"], "train.epochs: Input should be a valid integer", id="a text for a number"),
     pytest.param(["train.epochs=0"], "train.epochs: Input should be greater than 0 (found 0)", id="a number out of range"),
-    pytest.param(["train.optimizer.name=adm"], "'sgd', 'adam' or 'adamw' (found 'adm')", id="a word that is not offered"),
+    pytest.param(["train.optimizer.name=adm"], "'adam', 'adamw' or 'lars' (found 'adm')", id="a word that is not offered"),
     pytest.param(["train.num_ranks=4", "train.parallel.replicas=[1, 2]"], "config {}: train.parallel.replicas=[1, 2] of 1 shards are 3 "
                  "ranks, train.num_ranks=4; make them equal", id="keys of two sections, each with its path"),
     pytest.param(["train.parallel.chunks_per_stage=2", "train.parallel.replicas=[1, 1]"], "config {}: train.parallel.chunks_per_stage=2 "
