@@ -20,8 +20,8 @@ ALL = (*(f"tests/unit/{folder}" for folder in ("conf", "cli", "data", "estimator
 """All unit tests but tests/unit/house and tests/unit/third_party, which look at the checkout's files and recipes; and on Spark: page
 checksums, jobs on images and texts, Petastorm's own readers, writer and converter, rings over Spark Connect, what versions do otherwise."""
 TOOLS = ("aiohttp", "boto3", "databricks-sdk", "flask", "flask-cors", "googleapis-common-protos", "grpcio", "grpcio-status", "hypothesis",
-         "mfusepy", "moto[s3]", "optuna>=4", "onnx>=1.19", "onnxruntime>=1.22", "onnxscript>=0.7", "opencv-python-headless", "packaging", "pytest",
-         "pytest-timeout", "pytest-xdist", "requests", "tokenizers", "xxhash", "zstandard")
+         "mfusepy", "moto[s3]", "onnx>=1.19", "onnxruntime>=1.22", "onnxscript>=0.7", "opencv-python-headless", "optuna>=4", "packaging",
+         "pytest", "pytest-timeout", "pytest-xdist", "requests", "tokenizers", "xxhash", "zstandard")
 """What these tests import beside what the job needs, and the packages of Spark Connect."""
 
 
