@@ -157,13 +157,16 @@ class _Searching:
     def _next(self) -> Trial | None:
         with self._lock:
             if self._waiting:
-                trial = self._waiting.pop(0)
-                self._study.resume(trial)
-                return trial
+                begun = self._waiting.pop(0)
+                self._study.resume(begun)
+                return begun
             number = max(self._known, default=-1) + 1
             if number >= self._config.search.trials:
                 return None
-            trial = self._known[number] = self._study.ask(number)
+            trial = self._study.ask(number)
+            if trial is None:
+                return None
+            self._known[number] = trial
         self._trials.write(trial)
         return trial
 

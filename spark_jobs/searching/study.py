@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import optuna
 
 
+MOST_ASKS = 50
+"""Times that values are drawn until some were not tried yet."""
+
+
 class Study:
     """A search's trials as Optuna sees them. One thread at a time uses it."""
 
@@ -30,7 +34,9 @@ class Study:
 
         logging.getLogger("optuna").setLevel(logging.WARNING)
         self._search, self._distributions = search, distributions(search.space)
-        self._study = optuna.create_study(sampler=_sampler(search), pruner=_pruner(search, epochs))
+        known = list(known)
+        self._study = optuna.create_study(study_name="search", sampler=_sampler(search, len(known)), pruner=_pruner(search, epochs))
+        self._tried = [trial.params for trial in known]
         self._asked: dict[int, optuna.Trial] = {}
         self._reported: dict[int, int] = {}
         """Epochs of each trial that Optuna knows."""
@@ -38,11 +44,19 @@ class Study:
             if trial.state in ("done", "pruned"):
                 self._study.add_trial(self._frozen(trial))
 
-    def ask(self, number: int) -> Trial:
-        """The values of the next trial, which gets this number."""
-        asked = self._study.ask(self._distributions)
-        self._asked[number] = asked
-        return Trial(number=number, params=as_params(self._search.space, asked.params))
+    def ask(self, number: int) -> Trial | None:
+        """The values of the next trial, which gets this number; None if hardly any are left that were not tried."""
+        from optuna.trial import TrialState
+
+        for _ in range(MOST_ASKS):
+            asked = self._study.ask(self._distributions)
+            params = as_params(self._search.space, asked.params)
+            if params not in self._tried:  # the same values are the same run
+                self._tried.append(params)
+                self._asked[number] = asked
+                return Trial(number=number, params=params)
+            self._study.tell(asked, state=TrialState.FAIL)
+        return None
 
     def resume(self, trial: Trial) -> None:
         """Take a trial that an earlier call began and did not end."""
@@ -79,12 +93,14 @@ class Study:
             value=signed(trial.value, self._search.metric) if done and trial.value is not None else None)
 
 
-def _sampler(search: SearchConfig) -> optuna.samplers.BaseSampler:
+def _sampler(search: SearchConfig, known: int) -> optuna.samplers.BaseSampler:
+    """A sampler that begins elsewhere than that of an earlier call, which drew the values of the known trials."""
     import optuna
 
+    seed = abs(search.seed + known) % 2**32
     if search.sampler == "random":
-        return optuna.samplers.RandomSampler(seed=search.seed)
-    return optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)  # values of trials under way are not tried again
+        return optuna.samplers.RandomSampler(seed=seed)
+    return optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # values of trials under way are not tried again
 
 
 def _pruner(search: SearchConfig, epochs: int) -> optuna.pruners.BasePruner:

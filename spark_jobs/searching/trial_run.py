@@ -21,6 +21,7 @@ from sparkring.spark_jobs.train import train
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PRUNED = "its trial leads nowhere"
 LOOK_S = 1.0
 """Seconds between two looks at a trial's epochs."""
 
@@ -60,9 +61,11 @@ class TrialRun:
         try:
             result = train(config, spark=self.spark, stop=stop)
         except Stopped:
+            if stop.reason == PRUNED:
+                return {"state": "pruned"}
             if self.stop.asked:
                 raise
-            return {"state": "pruned"}
+            return {"state": "failed", "error": f"it was stopped: {stop.reason or 'another process trains its run'}"}
         except SparkringError as error:
             return {"state": "failed", "error": f"{type(error).__name__}: {error}"}
         finally:
@@ -78,7 +81,7 @@ class TrialRun:
                 return
             epochs = self._epochs(config.run_url)
             if len(epochs) > seen and len(epochs) < config.train.epochs and self.prunes(trial.number, epochs):
-                stop.ask("its trial leads nowhere")
+                stop.ask(PRUNED)
                 return
             seen = len(epochs)
 

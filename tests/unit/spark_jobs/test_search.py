@@ -50,7 +50,9 @@ def test_a_trial_s_values_stand_in_its_config_and_lie_in_the_space(tmp_path: Pat
     require_searchable(config)
     study, rates = Study(config.search, [], epochs=5), list[float]()
     for number in range(40):
-        params = study.ask(number).params
+        asked = study.ask(number)
+        assert asked is not None
+        params = asked.params
         tried = with_params(config, params)
         assert 1e-4 <= tried.train.optimizer.lr <= 0.1
         assert tried.train.batch_rows in (32, 64, 96, 128)
@@ -126,6 +128,20 @@ def test_a_search_that_was_cut_off_repeats_no_trial_that_ended_and_goes_on_with_
     more = _FakeRun()
     assert len(_search(config.changed(search=config.search.changed(trials=10)), more).read()) == 10
     assert sum(more.ran.values()) == 2, "more trials continue the same search"
+
+
+def test_no_values_are_tried_twice_also_in_a_later_call_and_a_space_that_is_used_up_ends_the_search(tmp_path: Path) -> None:
+    config = _config(tmp_path, trials=6, sampler="random")
+    _search(config, _FakeRun())
+    found = _search(config.changed(search=config.search.changed(trials=12)), _FakeRun()).read()
+    assert len({str(trial.params) for trial in found}) == 12
+    small = _config(tmp_path, {"model.hidden": {"choices": [[4], [16]]}, "train.seed": {"choices": [1, 2]}}, trials=9)
+    assert len(_search(small, _Constant()).read()) == 4
+
+
+class _Constant(_FakeRun):
+    def run(self, trial: Trial) -> Trial:
+        return trial.model_copy(update={"state": "done", "value": 1.0})
 
 
 def test_another_space_or_version_is_another_search(tmp_path: Path) -> None:
