@@ -20,6 +20,8 @@ _OF_SCHEDULE: dict[str, tuple[str, ...]] = {
     "milestones": ("step",), "decay": ("step",), "peak_at": ("one_cycle",), "start_share": ("one_cycle",), "end_share": ("one_cycle",),
     "warmup_steps": ("constant", "cosine", "step")}
 """The schedules that a key is of."""
+_PASSED_OVER = {("momentum", "adam"), ("momentum", "adamw")}
+"""Keys that these optimizers have always been given without effect: configs and runs with them stay what they are."""
 
 
 class OptimizerConfig(Section):
@@ -37,7 +39,7 @@ class OptimizerConfig(Section):
     scaling_rows: Positive | None = None
     """The batch that ``lr`` was found for."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Momentum of sgd, rmsprop and lars."""
+    """Momentum of sgd, rmsprop and lars; adam and adamw ignore it."""
     nesterov: bool = False
     """Nesterov's momentum, of sgd."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
@@ -73,7 +75,7 @@ class OptimizerConfig(Section):
         for keys, chosen, what in ((_OF, self.name, "name"), (_OF_SCHEDULE, self.schedule, "schedule")):
             for key, of in keys.items():
                 value, default = getattr(self, key), type(self).model_fields[key].default
-                if value != default and chosen not in of:
+                if value != default and chosen not in of and (key, chosen) not in _PASSED_OVER:
                     raise ValueError(f"train.optimizer.{key}={value} has no effect with {what} {chosen}; it is of {', '.join(of)}: "
                                      "leave it out, or choose one of those")
         return self
@@ -97,6 +99,11 @@ class OptimizerConfig(Section):
             raise ValueError(f"train.optimizer.scaling={self.scaling} and scaling_rows={self.scaling_rows}: the rule needs the batch that "
                              "lr was found for; give both or neither")
         return self
+
+    @property
+    def needs_whole_layers(self) -> bool:
+        """Whether a step takes the norm of a layer, of which a tensor-parallel shard has a part."""
+        return self.name == "lars"
 
     def peak_lr(self, batch_rows: int) -> float:
         """The peak learning rate for steps of so many rows.

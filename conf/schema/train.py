@@ -79,7 +79,7 @@ class RecoveryConfig(Section):
 class EarlyStoppingConfig(Section):
     """When a run ends before its last epoch: once its held-out metric, measured after each epoch, has stopped improving.
 
-    The schedule ``cosine`` of the optimizer still spans all epochs.
+    The optimizer's schedule still spans all epochs.
     """
 
     patience_epochs: Positive = 3
@@ -189,9 +189,10 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _lars_sees_whole_layers(self) -> Self:
-        if self.optimizer.name == "lars" and self.parallel.shards > 1:
-            raise ValueError(f"train.optimizer.name=lars takes the norm of whole layers, and train.parallel.shards={self.parallel.shards} "
-                             "divides them; choose another optimizer, or set shards to 1")
+        name, shards = self.optimizer.name, self.parallel.shards
+        if self.optimizer.needs_whole_layers and shards > 1:
+            raise ValueError(f"train.optimizer.name={name} takes the norm of whole layers, and train.parallel.shards={shards} divides "
+                             "them; choose another optimizer, or set shards to 1")
         return self
 
     @model_validator(mode="after")

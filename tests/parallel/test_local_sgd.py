@@ -20,12 +20,11 @@ from sparkring.conf.schema import Config
 from sparkring.models.build import Shapes, build_model
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
-from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.job.model_files import load_card
 from sparkring.pipelines.training.train_rank import train_rank
 from tests.support.regression_dataset import train_frame
-from tests.support.training import largest_difference, train_config, weights_of_run
+from tests.support.training import largest_difference, records_in, train_config, weights_of_run
 
 SIZE, EVERY, BATCH, EPOCHS = 3, 4, 100, 2
 LANES = 25  # ranks get 9, 8 and 8 of them: unequal shares
@@ -48,10 +47,6 @@ def _train(dataset: Path, folder: Path, *, ranks: int = SIZE, generation: int = 
                    generation=generation, lanes=LANES)
     summary: dict[str, Any] = run_on_ranks(ranks, train_rank, job.model_dump(mode="json"), hosts=(0, 0, 1)[:ranks])[0]
     return summary
-
-
-def _records(folder: Path, kind: str = "step") -> list[Record]:
-    return [record for record in read_events(str(folder / "run")) if record["event"] == kind]
 
 
 @pytest.fixture(scope="module")
@@ -86,14 +81,14 @@ def test_an_exchange_gives_the_mean_of_the_models_by_their_rows(dataset: Path, r
     weights, epoch = weights_of_run(runs[run]), load_card(str(runs[run] / "run")).epoch
     by_rows, losses = _serial(dataset, runs[run], keep="kept" in run)
     assert largest_difference(weights, by_rows[epoch - 1]) < 1e-10
-    assert [record["train_loss"] for record in _records(runs[run], "epoch")] == pytest.approx(losses, rel=1e-10)
+    assert [record["train_loss"] for record in records_in(runs[run], "epoch")] == pytest.approx(losses, rel=1e-10)
     plain, _ = _serial(dataset, runs[run], keep="kept" in run, by_rows=False)
     assert largest_difference(weights, plain[epoch - 1]) > 1e-5, "the control: a mean that does not count rows"
 
 
 def test_every_row_still_comes_once_an_epoch(runs: dict[str, Path]) -> None:
     for epoch in range(EPOCHS):
-        ids = [row for record in _records(runs["every fourth"]) if record["epoch"] == epoch for row in record["row_ids"]]
+        ids = [row for record in records_in(runs["every fourth"]) if record["epoch"] == epoch for row in record["row_ids"]]
         assert sorted(ids) == list(range(sum(ROWS)))
 
 
@@ -106,7 +101,7 @@ def test_a_run_resumes_on_another_number_of_ranks_after_the_exchange_of_its_chec
     assert [step % EVERY for step in steps] == [0] * len(steps), "none lies between two exchanges"
     summary = _train(dataset, tmp_path, ranks=2, generation=1, num_ranks=2, strategy=strategy)
     assert (summary["resumed_at"], summary["epochs"]) == (STEPS, EPOCHS)
-    ids = [row for record in _records(tmp_path) if record["epoch"] == 1 for row in record["row_ids"]]
+    ids = [row for record in records_in(tmp_path) if record["epoch"] == 1 for row in record["row_ids"]]
     assert sorted(ids) == list(range(sum(ROWS)))
 
 
@@ -115,8 +110,8 @@ def test_a_gradient_that_is_not_finite_counts_as_zero_and_all_ranks_learn_of_it_
     strategy = {"kind": "local_sgd", "every_steps": EVERY}
     summary = _train(tmp_path / "dataset", tmp_path / "skipped", epochs=1, strategy=strategy, on_nonfinite="skip")
     assert summary["steps"] == STEPS
-    (warning,) = [record["text"] for record in _records(tmp_path / "skipped", "warning")]
-    (spoiled,) = [record for record in _records(tmp_path / "skipped") if 17 in record["row_ids"]]
+    (warning,) = [record["text"] for record in records_in(tmp_path / "skipped", "warning")]
+    (spoiled,) = [record for record in records_in(tmp_path / "skipped") if 17 in record["row_ids"]]
     exchange = min(STEPS - 1, spoiled["step"] // EVERY * EVERY + EVERY - 1)
     assert warning.startswith(f"step {exchange} of epoch 0: the loss is nan")
     assert all(tensor.isfinite().all() for tensor in weights_of_run(tmp_path / "skipped").values())
@@ -126,7 +121,7 @@ def test_a_gradient_that_is_not_finite_counts_as_zero_and_all_ranks_learn_of_it_
 
 def _serial(dataset: Path, folder: Path, *, keep: bool, by_rows: bool = True) -> tuple[list[dict[str, Tensor]], list[float]]:
     """The weights and the mean loss after each epoch, of ranks whose models are averaged by hand."""
-    frame, steps = train_frame(dataset), _records(folder)
+    frame, steps = train_frame(dataset), records_in(folder)
     models, steppers, loss = list[nn.Module](), list[torch.optim.SGD](), nn.BCEWithLogitsLoss(reduction="sum")
     for _ in range(SIZE):
         torch.manual_seed(5)

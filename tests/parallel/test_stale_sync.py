@@ -16,14 +16,13 @@ from harness.ranks import run_on_ranks
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
-from sparkring.pipelines.training.events.writer import Record, read_events
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.parameter_server.worker import Worker
 from sparkring.pipelines.training.strategies.relaxed.stale_sync import StaleSyncStrategy
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.stored.audit import audit
 from tests.support import seams
-from tests.support.training import largest_difference, train_config, weights_of_run
+from tests.support.training import largest_difference, records_in, train_config, weights_of_run
 
 ROWS, BATCH, STEPS, EPOCHS, LANES = [700, 333], 50, 21, 2, 25
 SGD = {"name": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "schedule": "constant"}
@@ -42,10 +41,6 @@ def _job(dataset: Path, folder: Path, *, generation: int = 0, **settings: Any) -
 def _train(dataset: Path, folder: Path, *, ranks: int, hosts: tuple[int, ...] = (), **settings: Any) -> dict[str, Any]:
     summary: dict[str, Any] = run_on_ranks(ranks, train_rank, _job(dataset, folder, num_ranks=ranks, **settings), hosts=hosts)[0]
     return summary
-
-
-def _records(folder: Path, kind: str = "step") -> list[Record]:
-    return [record for record in read_events(str(folder / "run")) if record["event"] == kind]
 
 
 def _slow_rank_1(context: RankContext, job: dict[str, Any]) -> dict[str, Any] | None:
@@ -85,7 +80,7 @@ def test_with_one_worker_it_is_synchronous_sgd_bit_for_bit_with_peers_and_with_s
 def test_with_bound_0_three_workers_do_one_step_at_a_time_with_the_exact_result(dataset: Path, exact: Path, tmp_path: Path) -> None:
     _train(dataset, tmp_path, ranks=3, hosts=(0, 0, 1), strategy={"kind": "stale_sync", "bound": 0})
     assert largest_difference(weights_of_run(tmp_path), weights_of_run(exact)) < 1e-10
-    assert len({record["rank"] for record in _records(tmp_path)}) > 1, "the steps are spread"
+    assert len({record["rank"] for record in records_in(tmp_path)}) > 1, "the steps are spread"
 
 
 @pytest.fixture(scope="module")
@@ -98,22 +93,22 @@ def slow(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_slow_rank_takes_fewer_steps_and_no_update_is_staler_than_the_bound(slow: Path) -> None:
-    steps = Counter(record["rank"] for record in _records(slow))
+    steps = Counter(record["rank"] for record in records_in(slow))
     assert steps[1] < min(steps[0], steps[2])
-    stalenesses = [record["staleness"] for record in _records(slow)]
+    stalenesses = [record["staleness"] for record in records_in(slow)]
     assert 1 < max(stalenesses) <= 5
     counted = Counter[str]()
-    for record in _records(slow, "quiet"):
+    for record in records_in(slow, "quiet"):
         counted.update(record["staleness"])
     assert counted == Counter(map(str, stalenesses))
 
 
 def test_every_row_comes_once_an_epoch_in_the_steps_of_the_exact_strategy_and_the_audit_proves_it(slow: Path, exact: Path) -> None:
     def rows(folder: Path) -> dict[tuple[int, int], list[int]]:
-        return {(record["epoch"], record["step"]): sorted(record["row_ids"]) for record in _records(folder)}
+        return {(record["epoch"], record["step"]): sorted(record["row_ids"]) for record in records_in(folder)}
 
     assert rows(slow) == rows(exact)
-    assert len(_records(slow)) == EPOCHS * STEPS, "no step was done twice"
+    assert len(records_in(slow)) == EPOCHS * STEPS, "no step was done twice"
     proved = audit(str(slow / "run"))
     assert (proved.epochs, proved.strategy, proved.rows) == (EPOCHS, "stale_sync", sum(ROWS))
 
@@ -177,8 +172,8 @@ def test_a_gradient_that_is_not_finite_is_not_pushed_and_stops_all_ranks_at_the_
     write_dataset(tmp_path / "dataset", (ROWS,), nan_row=17)
     strategy = {"kind": "stale_sync", "bound": 3}
     _train(tmp_path / "dataset", tmp_path / "skipped", ranks=2, epochs=1, strategy=strategy, on_nonfinite="skip")
-    (spoiled,) = [record["step"] for record in _records(tmp_path / "skipped") if 17 in record["row_ids"]]
-    (warning,) = [record["text"] for record in _records(tmp_path / "skipped", "warning")]
+    (spoiled,) = [record["step"] for record in records_in(tmp_path / "skipped") if 17 in record["row_ids"]]
+    (warning,) = [record["text"] for record in records_in(tmp_path / "skipped", "warning")]
     assert warning.startswith(f"step {spoiled} of epoch 0: the loss is nan")
     assert all(tensor.isfinite().all() for tensor in weights_of_run(tmp_path / "skipped").values())
     with pytest.raises(AssertionError, match=f"NotFinite: step {spoiled} of epoch 0"):

@@ -75,6 +75,11 @@ def before_each_step(act: Callable[[int, Sequence[CheckpointWriter]], None]) -> 
     seams.replace(seams.CHECKPOINT_WRITER_BEGIN, noted)
 
 
+def records_in(folder: Path, kind: str = "step") -> list[Record]:
+    """The records of one kind of the run in ``folder/run``, which ranks without a driver have written."""
+    return [record for record in read_events(str(folder / "run")) if record["event"] == kind]
+
+
 def events_of(config: Config, kind: str) -> list[Record]:
     """The records of one kind that the run of ``config`` has written so far."""
     return [record for record in read_events(config.run_url) if record["event"] == kind]

@@ -39,9 +39,10 @@ class Lars(torch.optim.Optimizer):
         change = parameter.grad
         if parameter.dim() > 1:
             change = change.add(parameter, alpha=group["weight_decay"]) * self._local_rate(parameter, parameter.grad, group)
-        buffer = self.state[parameter].setdefault(BUFFER, torch.zeros_like(parameter))
-        buffer.mul_(group["momentum"]).add_(change, alpha=group["lr"])
-        parameter.sub_(buffer)
+        state = self.state[parameter]
+        if BUFFER not in state:
+            state[BUFFER] = torch.zeros_like(parameter)
+        parameter.sub_(state[BUFFER].mul_(group["momentum"]).add_(change, alpha=group["lr"]))
 
     @staticmethod
     def _local_rate(weights: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:

@@ -14,7 +14,7 @@ from sparkring.pipelines.training.job.lars import Lars
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Make the optimizer that ``config`` names; where torch has fused kernels, which read and write each value once, with those.
+    """Make the optimizer that ``config`` names: sgd, adam and adamw with fused kernels, which read and write each value once.
 
     There may be no parameters. The rate is set before each step (``set_learning_rate``).
     """
@@ -48,7 +48,7 @@ def learning_rate(step: int, *, total_steps: int, config: OptimizerConfig, batch
         case "constant":
             return peak
         case "step":
-            return peak * config.decay ** sum(step >= share * total_steps for share in config.milestones)
+            return peak * config.decay ** sum(step >= _steps(share, total_steps) for share in config.milestones)
         case "one_cycle":
             last, top = max(1, total_steps - 1), config.peak_at * total_steps - 1  # as torch counts: its last step has the last rate
             if top > 0 and step <= top:
@@ -56,6 +56,11 @@ def learning_rate(step: int, *, total_steps: int, config: OptimizerConfig, batch
             return peak * _between(1.0, config.end_share, (step - top) / max(1e-9, last - top))
         case "cosine":
             return peak * _between(1.0, 0.0, (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps))
+
+
+def _steps(share: float, total_steps: int) -> int:
+    """The steps that make a share of the run, rounded up; 0.55 of 100 are 55, though their product in floats is a little more."""
+    return math.ceil(share * total_steps * (1 - 1e-12))
 
 
 def _between(first: float, last: float, done: float) -> float:

@@ -89,7 +89,8 @@ def profile_rank(context: RankContext, document: Mapping[str, object], dataset_u
     subject = TimedModel(blocks=blocks, inputs=lambda rows: random_inputs(config, shapes, rows, device), row_counts=profile_rows(config),
                       optimizer=config.train.optimizer, dtype=precision(config))
     against = _answers(manifest, shapes, device)
-    with Communicator(context, extra_sets=[*extra_sets(context), *shard_groups(context, blocks)], messages_by_horovod=True) as communicator:
+    sets = [*extra_sets(context), *shard_groups(context, blocks, config.train.optimizer)]
+    with Communicator(context, extra_sets=sets, messages_by_horovod=True) as communicator:
         as_before = places is not None and tuple(places[context.rank]) == (host_kind(device), context.hosts[context.rank])
         if communicator.agree(mine=as_before, name="profile.places"):
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from sparkring.conf.schema import OptimizerConfig
 from sparkring.errors import LayoutRefused
 from sparkring.models.blocks import BlockList
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
@@ -22,15 +23,18 @@ SHARDS = (2, 4, 8)
 """Numbers of shards that are tried."""
 
 
-def shard_counts(context: RankContext, blocks: BlockList) -> list[int]:
-    """Numbers of shards that the model can be dealt to and that divide each host's ranks."""
+def shard_counts(context: RankContext, blocks: BlockList, optimizer: OptimizerConfig) -> list[int]:
+    """Numbers of shards that the model can be dealt to and that divide each host's ranks; none if the optimizer needs whole layers."""
+    if optimizer.needs_whole_layers:
+        return []
     hosts = set(context.hosts)
     return [count for count in SHARDS if all(context.hosts.count(host) % count == 0 for host in hosts) and _can_be_dealt(blocks, count)]
 
 
-def shard_groups(context: RankContext, blocks: BlockList) -> list[Ranks]:
+def shard_groups(context: RankContext, blocks: BlockList, optimizer: OptimizerConfig) -> list[Ranks]:
     """The process sets that the measurements need."""
-    return [tuple(range(first, first + count)) for count in shard_counts(context, blocks) for first in range(0, context.size, count)]
+    return [tuple(range(first, first + count)) for count in shard_counts(context, blocks, optimizer)
+            for first in range(0, context.size, count)]
 
 
 def time_shards(communicator: Communicator, subject: TimedModel, loss: Callable[[SetReducer], Loss],
@@ -45,7 +49,7 @@ def time_shards(communicator: Communicator, subject: TimedModel, loss: Callable[
         (number of shards, seconds of each block).
     """
     rank, found = communicator.context.rank, []
-    for count in shard_counts(communicator.context, subject.blocks):
+    for count in shard_counts(communicator.context, subject.blocks, subject.optimizer):
         first = rank // count * count
         reducer = open_set_reducer(communicator, tuple(range(first, first + count)))
         found.append((count, time_blocks(replace(subject, blocks=shard_blocks(subject.blocks, reducer)), loss(reducer))))
