@@ -34,6 +34,9 @@ class SearchedKey(Section):
                              "step out, or set a single value where the key itself stands")
         if ranged and (self.low is None or self.high is None or self.low >= self.high):
             raise ValueError(f"the range from {self.low} to {self.high} holds no value; give low below high")
+        if self.low is not None and self.high is not None and self.step is not None and self.step > self.high - self.low:
+            raise ValueError(f"step={self.step} leads out of the range from {self.low} to {self.high}, which then holds one value; give a "
+                             "smaller one")
         if self.log and (self.low is None or self.low <= 0 or self.step is not None):
             raise ValueError(f"log needs a range above 0 without step, found low={self.low} and step={self.step}; raise low, or leave log "
                              "or step out")

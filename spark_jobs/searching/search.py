@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config
-from sparkring.errors import ConfigError, EnvironmentProblem, NotEnoughSlots, Stopped
+from sparkring.errors import ConfigError, EnvironmentProblem, NotEnoughSlots, SparkringError, Stopped
 from sparkring.extras import how_to_install
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.evaluation.score import METRICS, signed
@@ -40,7 +40,7 @@ class SearchResult:
 
     trials: tuple[Trial, ...]
     best: Trial | None
-    """None if none has ended."""
+    """None if none was trained to its end."""
     metric: str
     at_once: int
     seconds: float
@@ -68,6 +68,7 @@ def search(config: ConfigLike, *, spark: SparkSession | None = None, progress: P
         NotEnoughSlots: Spark has too few slots for so many trials at once, or for one.
         EnvironmentProblem: Optuna is missing.
         Stopped: ``stop`` asked for it; the same call resumes.
+        SparkringError: all trials failed.
     """
     began = time.perf_counter()
     config = config_of_job(search, config, keys, section="search")
@@ -86,7 +87,19 @@ def search(config: ConfigLike, *, spark: SparkSession | None = None, progress: P
         searching = _Searching(config, trials, bar)
         searching.run(TrialRun(config, manifest, session, searching.prunes, stop), at_once=at_once)
     found = tuple(trials.read())
+    require_some_done(found, trials.url)
     return SearchResult(found, best_of(found, config), config.search.metric, at_once, time.perf_counter() - began, trials.url)
+
+
+def require_some_done(trials: Sequence[Trial], url: str) -> None:
+    """Check that not every trial failed.
+
+    Raises:
+        SparkringError: all did.
+    """
+    if trials and all(trial.state == "failed" for trial in trials):
+        raise SparkringError(f"all {len(trials)} trials failed, the first one by: {trials[0].error.rstrip('.')}; correct that, and delete "
+                             f"{url} to begin the search again.")
 
 
 def best_of(trials: tuple[Trial, ...] | list[Trial], config: Config) -> Trial | None:
@@ -149,6 +162,8 @@ class _Searching:
                 done, _ = wait(under_way, timeout=LOOK_S, return_when=FIRST_COMPLETED)
                 for future in done:
                     del under_way[future]
+                    if not isinstance(future.exception(), Stopped | None):  # a bug, or Spark has gone: the others need not train on
+                        trial_run.stop.ask("another trial ended the search")
                     self._end(future)
         if trial_run.stop.asked:
             raise Stopped(f"stopped as asked ({trial_run.stop.reason}); the same command resumes the search.",

@@ -37,11 +37,20 @@ def require_searchable(config: Config) -> None:
             raise ConfigError(f"search.space has {key}, and only keys of {' and '.join(SECTIONS)} may vary; name one of those.")
         if section == "train" and rest.partition(".")[0] in FREE_TO_CHANGE:
             raise ConfigError(f"search.space has {key}, which does not change what is learned; leave it out.")
-        for value in values.choices or (values.low, values.high):
+        for value in values.choices or _samples(values):
             try:
                 with_params(config, {key: value})
             except ConfigError as error:
                 raise ConfigError(f"search.space.{key} holds {json.dumps(value)}, which the config does not take: {error}") from None
+
+
+def _samples(values: SearchedKey) -> tuple[int | float, ...]:
+    """Values at the ends of a range and one inside, at which a key for whole numbers refuses a range that is not."""
+    assert values.low is not None
+    assert values.high is not None
+    if values.whole:
+        return values.low, values.high
+    return values.low, values.high, values.low + (values.step or 0.37 * (values.high - values.low))
 
 
 def with_params(config: Config, params: Params) -> Config:

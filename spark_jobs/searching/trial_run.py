@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -71,7 +72,10 @@ class TrialRun:
         finally:
             done.set()
             watch.join()
-        return {"state": "done", "value": result.validation[self.config.search.metric]}
+        value, metric = result.validation[self.config.search.metric], self.config.search.metric
+        if not math.isfinite(value):
+            return {"state": "failed", "error": f"its held-out {metric} is {value}"}
+        return {"state": "done", "value": value}
 
     def _watch(self, trial: Trial, config: Config, stop: StopRequest, done: threading.Event) -> None:
         seen = 0

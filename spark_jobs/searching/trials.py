@@ -9,16 +9,21 @@ import hashlib
 import json
 from typing import Any, Literal
 
+from pydantic import ConfigDict
+
 from sparkring.conf.schema import Config
 from sparkring.pipelines.data.stores.base import numbered
 from sparkring.pipelines.data.stores.documents import StrictModel, read_model
 from sparkring.pipelines.data.stores.open import open_store
+from sparkring.spark_jobs.run.identity import FREE_TO_CHANGE
 
 State = Literal["begun", "done", "pruned", "failed"]
 
 
 class Trial(StrictModel):
     """One trial."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")  # a metric may be NaN
 
     number: int
     params: dict[str, Any]
@@ -46,7 +51,7 @@ class Trials:
             content_id: Of the dataset version that trials train on.
         """
         searched = {key: values.model_dump(mode="json") for key, values in config.search.space.items()}
-        base = config.model_dump(mode="json", include={"model", "train"})
+        base = [config.model.model_dump(mode="json"), config.train.model_dump(mode="json", exclude=FREE_TO_CHANGE)]
         what = json.dumps([searched, config.search.metric, content_id, base], sort_keys=True)
         self._store = open_store(f"{config.workspace}/search/{hashlib.sha256(what.encode()).hexdigest()[:8]}")
 

@@ -48,7 +48,7 @@ def _print(result: SearchResult, config: str) -> None:
     ordered = sorted(result.trials, key=lambda trial: (trial.value is None, (trial.value or 0.0) * (1 if falling else -1), trial.number))
     print_table(["trial", result.metric, "state", "epochs", "took", "values", "run"], [_row(trial) for trial in ordered[:SHOWN]])
     if result.best is None:
-        typer.echo(f"no trial has ended; the first error: {next((trial.error for trial in result.trials if trial.error), 'none')}")
+        typer.echo("no trial was trained to its end; give search.pruner=none, or more search.trials")
         return
     typer.echo(f"best: trial {result.best.number}, {result.metric} {result.best.value:.4f}, run {result.best.run}\n"
                f"use it: sparkring evaluate {config} --set run={result.best.run}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 import pytest
 
 from sparkring.conf.schema import Config
-from sparkring.errors import ConfigError, Stopped
+from sparkring.errors import ConfigError, SparkringError, Stopped
 from sparkring.spark_jobs.recovery.stop import StopRequest
-from sparkring.spark_jobs.searching.search import _Searching, best_of
+from sparkring.spark_jobs.searching.search import _Searching, best_of, require_some_done
 from sparkring.spark_jobs.searching.space import require_searchable, with_params
 from sparkring.spark_jobs.searching.study import Study
 from sparkring.spark_jobs.searching.trials import Trial, Trials
@@ -35,6 +36,8 @@ def _config(folder: Path, space: dict[str, Any] | None = None, **search: Any) ->
     ({"train.optimizer.lr": {"low": 0, "high": 1, "log": True}}, "log needs a range above 0"),
     ({"train.optimizer.lr": {}}, "found no values; give low and high, or choices"),
     ({"train.optimizer.lr": {"choices": [0.1]}}, "at least two of them"),
+    ({"train.optimizer.lr": {"low": 0.1, "high": 0.2, "step": 5}}, "leads out of the range from 0.1 to 0.2"),
+    ({"train.epochs": {"low": 1.0, "high": 3.0}}, "search.space.train.epochs holds 1.74, which the config does not take"),
     ({"train.optimizer.lrr": {"low": 0.1, "high": 1.0}}, "search.space.train.optimizer.lrr holds 0.1, which the config does not take"),
     ({"train.optimizer.lr": {"low": -1.0, "high": 1.0}}, "search.space.train.optimizer.lr holds -1.0, which the config does not take"),
     ({"prepare.seed": {"low": 1, "high": 3}}, "only keys of model and train may vary"),
@@ -142,6 +145,41 @@ def test_no_values_are_tried_twice_also_in_a_later_call_and_a_space_that_is_used
 class _Constant(_FakeRun):
     def run(self, trial: Trial) -> Trial:
         return trial.model_copy(update={"state": "done", "value": 1.0})
+
+
+def test_where_all_trials_failed_the_search_fails_with_the_first_error() -> None:
+    failed = [Trial(number=number, params={}, state="failed", error=f"RankFailed: {number}.") for number in range(2)]
+    with pytest.raises(SparkringError, match=r"all 2 trials failed, the first one by: RankFailed: 0; correct that, and delete runs/s"):
+        require_some_done(failed, "runs/s")
+    require_some_done([*failed, Trial(number=2, params={}, state="pruned")], "runs/s")
+
+
+def test_an_error_that_is_no_trial_s_ends_the_search_and_asks_the_others_to_stop(tmp_path: Path) -> None:
+    run = _Broken()
+    with pytest.raises(ZeroDivisionError):
+        _search(_config(tmp_path, trials=8), run)
+    assert run.stop.asked
+
+
+class _Broken(_FakeRun):
+    def run(self, trial: Trial) -> Trial:
+        if trial.number == 0:
+            raise ZeroDivisionError
+        assert self.stop.wait(30), "it was not asked to stop"
+        raise Stopped("stopped", signal_number=2)
+
+
+def test_a_metric_that_is_not_a_number_can_be_read_again(tmp_path: Path) -> None:
+    trials = Trials(_config(tmp_path), content_id="c1")
+    trials.write(Trial(number=0, params={}, state="pruned", epochs=(0.5, math.nan)))
+    (again,) = trials.read()
+    assert math.isnan(again.epochs[1])
+
+
+def test_settings_that_change_nothing_learned_belong_to_the_same_search(tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    wider = config.changed(train=config.train.changed(num_ranks=4, cache_mb=10.0))
+    assert Trials(wider, content_id="c1").url == Trials(config, content_id="c1").url
 
 
 def test_another_space_or_version_is_another_search(tmp_path: Path) -> None:
