@@ -44,6 +44,9 @@ class Layout:
         shard_blocks(blocks, AbsentShards(train.parallel.shards))
         parallel, mesh = train.parallel, Mesh(train.replicas, train.parallel.shards)
         schedule = build_schedule(parallel.schedule, mesh.replicas, train.num_micro_batches, chunks_per_stage=parallel.chunks_per_stage)
+        if blocks.uncut and schedule.num_chunks > 1:
+            raise LayoutRefused(f"the network cannot be cut into {schedule.num_chunks} runs of blocks: {blocks.uncut}; train it by data "
+                                "parallelism, or list its blocks yourself (docs/how-to/networks.md).")
         if parallel.cut:
             bounds = cut_by_hand([block.name for block in blocks], parallel.cut)
         else:
