@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from sparkring.models.blocks import BlockList
 
+
 class StepBatchNorm(nn.Module):
     """Normalises (B, C, ...) over all axes but the channels. Its state has the names of torch's ``BatchNorm2d``."""
 

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.train import train
 
 __all__ = ["TorchClassifier", "TorchEstimator", "TorchModel", "TorchRegressor", "__version__", "adapt", "evaluate", "export", "generate",
-           "ingest", "init", "load_config", "network", "predict", "prepare", "report", "retrain", "run_ring", "score", "show", "track", "train"]
+           "ingest", "init", "load_config", "network", "predict", "prepare", "report", "retrain", "run_ring", "score", "show", "track",
+           "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",

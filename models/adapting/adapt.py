@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
 from sparkring.models.adapting.checking import require_exact
-from sparkring.models.adapting.cutting import blocks_of_steps
+from sparkring.models.adapting.cutting import Cutter
 from sparkring.models.adapting.exchanging import CalledDropout, exchanged, seeded_dropout
 from sparkring.models.adapting.rebuilding import Rebuilder
 from sparkring.models.adapting.recording import NotCuttable, layers, logits_in, record
@@ -38,7 +38,8 @@ def adapt(make: Factory, shapes: Shapes, *, dropout: float = 0.0) -> BlockList:
             result may depend on torch's generator only.
         shapes: Shapes of the rows. The network takes ``image``, ``tokens``, or ``numeric`` and ``categorical``, in this order, and
             returns logits, or a mapping with ``logits``.
-        dropout: Share that each ``torch.nn.Dropout`` drops, in place of its own; above 0 the blocks read ``row_seeds``, too.
+        dropout: Share that each ``torch.nn.Dropout`` drops, in place of its own; those of 0 keep dropping nothing. Above 0 the blocks
+            read ``row_seeds``, too.
     Returns:
         The blocks; a single one, named ``network``, if the network cannot be cut. ``BlockList.uncut`` then says why.
     Raises:
@@ -46,36 +47,36 @@ def adapt(make: Factory, shapes: Shapes, *, dropout: float = 0.0) -> BlockList:
     """
     network = Rebuilder(make)
     sketch = exchanged(copy.deepcopy(network.sketch), "", dropout=dropout).to("meta")
-    with torch.random.fork_rng(devices=()):
-        _require_exact(sketch, shapes)
-    if dropout and not any(isinstance(layer, CalledDropout) for layer in sketch.modules()):
-        raise ConfigError(f"model.dropout={dropout:g}, but the network has no torch.nn.Dropout; leave model.dropout out.")
-    seeds = (ROW_SEEDS,) if dropout else ()
-    inputs = tuple(_inputs(shapes, rows=2))
+    _require_exact(sketch, shapes)
+    drops = any(isinstance(layer, CalledDropout) and layer.p for layer in sketch.modules())
+    if dropout and not drops:
+        raise ConfigError(f"model.dropout={dropout:g}, but the network has no torch.nn.Dropout that drops; leave model.dropout out, or "
+                          "switch the network's on in model.options.")
+    inputs = (*_inputs(shapes, rows=1), *([ROW_SEEDS] if drops else []))
     try:
-        blocks = _cut(network, sketch, shapes, dropout=dropout)
+        return BlockList(_cut(network, sketch, shapes, dropout=dropout), inputs=inputs)
     except NotCuttable as reason:
-        run = partial(_whole, any(isinstance(layer, CalledDropout) for layer in sketch.modules()) and bool(dropout))
-        whole = Block(NETWORK, {NETWORK: partial(_part, network, "", (), dropout)}, run=run, reads=(*inputs, *seeds), writes=(LOGITS,))
-        return BlockList((whole,), inputs=(*inputs, *seeds), uncut=str(reason))
-    return BlockList(blocks, inputs=(*inputs, *seeds))
+        whole = Block(NETWORK, {NETWORK: partial(_part, network, "", (), dropout)}, run=partial(_whole, drops), reads=inputs,
+                      writes=(LOGITS,))
+        return BlockList((whole,), inputs=inputs, uncut=str(reason))
 
 
 def _cut(network: Rebuilder, sketch: nn.Module, shapes: Shapes, *, dropout: float) -> tuple[Block, ...]:
-    steps = record(sketch, lambda rows: list(_inputs(shapes, rows=rows).values()))
-    found = layers(sketch)
-    called = [path for path in dict.fromkeys(step.call for step in steps) if isinstance(path, str)]
+    recording = record(sketch, lambda rows: list(_inputs(shapes, rows=rows).values()))
+    called = list(dict.fromkeys(step.call for step in recording.steps if isinstance(step.call, str)))
     ties = ties_between(sketch, called)
-    factories = {path: partial(_part, network, path, ties, dropout) for path in (*called, *(tie.owner for tie in ties))}
-    shape = tuple(next(iter(_inputs(shapes, rows=1).values())).shape[1:])
-    return blocks_of_steps(steps, found, factories, inputs=list(_inputs(shapes, rows=1)), ties=ties, shape=shape)
+    row = _inputs(shapes, rows=1)
+    return Cutter(recording, inputs=tuple(row), shape=tuple(next(iter(row.values())).shape[1:]), layers=layers(sketch), ties=ties,
+                  factories={path: partial(_part, network, path, ties, dropout) for path in (*called, *(tie.owner for tie in ties))}).blocks()
 
 
 def _part(network: Rebuilder, path: str, ties: Sequence[Tie], dropout: float) -> nn.Module:
     """Build one part of the network."""
-    drawn = torch.get_default_device().type != "meta" and any(True for _ in network.sketch.get_submodule(path).parameters())
-    module = network.part(path) if drawn else copy.deepcopy(network.sketch.get_submodule(path))
-    return without_borrowed(exchanged(module, path, dropout=dropout), path, ties).train()
+    sketch = network.sketch.get_submodule(path)
+    without_memory = torch.get_default_device().type == "meta"
+    drawn = not without_memory and any(True for _ in sketch.parameters())
+    made = without_borrowed(exchanged(network.part(path) if drawn else copy.deepcopy(sketch), path, dropout=dropout), path, ties)
+    return made.to("meta") if without_memory else made
 
 
 def _whole(drops: bool, parts: Sequence[nn.Module], *tensors: Tensor) -> Tensor:  # noqa: FBT001 - bound by position
@@ -87,7 +88,7 @@ def _whole(drops: bool, parts: Sequence[nn.Module], *tensors: Tensor) -> Tensor:
 
 def _require_exact(sketch: nn.Module, shapes: Shapes) -> None:
     inputs = list(_inputs(shapes, rows=2).values())
-    with seeded_dropout([sketch], torch.zeros(2, dtype=torch.int64, device="meta"), calls=(0,)):
+    with torch.random.fork_rng(devices=()), seeded_dropout([sketch], torch.zeros(2, dtype=torch.int64, device="meta"), calls=(0,)):
         require_exact(sketch, inputs)
 
 

@@ -36,16 +36,16 @@ def require_exact(network: nn.Module, inputs: Sequence[Tensor]) -> None:
         except ConfigError:
             raise
         except Exception as error:
-            raise ConfigError(f"{_where(network, paths)} cannot be run on tensors without memory ({type(error).__name__}: {error}), so it is "
-                              "not known whether ranks would agree; return the module itself, not adapt's result.") from error
+            raise ConfigError(f"{_where(network, paths)} cannot be run on tensors without memory ({type(error).__name__}: {error}), so "
+                              "whether ranks would agree is not known; return the module itself, without adapt.") from error
         finally:
             network.train(training)
     for path, buffer in network.named_buffers():
         before, version = buffers.get(path, (None, 0))
         if buffer is not before or buffer._version != version:  # noqa: SLF001 - the same
             owner = path.rpartition(".")[0]
-            raise ConfigError(f"{_where(network, [owner])} changes its buffer {path} while it trains, which would hold the statistics of one "
-                              "rank's rows only; use a layer without such statistics, or StepBatchNorm.")
+            raise ConfigError(f"{_where(network, [owner])} changes its buffer {path} while it trains, which would hold the statistics of "
+                              "one rank's rows only; use a layer without such statistics, or StepBatchNorm.")
 
 
 class _Draws(TorchDispatchMode):
@@ -56,7 +56,8 @@ class _Draws(TorchDispatchMode):
         self._paths = paths
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags and "dropout_p" not in {each.name for each in func._schema.arguments}:  # noqa: SLF001 - operators have no public schema
+        names = {each.name for each in func._schema.arguments}  # noqa: SLF001 - operators have no public schema
+        if torch.Tag.nondeterministic_seeded in func.tags and "dropout_p" not in names:
             raise _drawn(self._paths, func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
 
@@ -76,9 +77,9 @@ class _AttentionDraws(TorchFunctionMode):
 
 
 def _drawn(paths: Sequence[str], what: str) -> ConfigError:
-    return ConfigError(f"{paths[-1] if paths and paths[-1] else 'the network'} draws random numbers while it trains ({what}), other ones on "
-                       "each rank; set its dropout, drop path or stochastic depth to 0 in model.options, or use torch.nn.Dropout, which is "
-                       "exchanged.")
+    return ConfigError(f"{paths[-1] if paths and paths[-1] else 'the network'} draws random numbers while it trains ({what}), other ones "
+                       "on each rank; set its dropout, drop path or stochastic depth to 0 in model.options, or use torch.nn.Dropout, which "
+                       "is exchanged.")
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Layers that would differ between ranks, exchanged for exact ones of the same parameters; and the row seeds of dropout.
 
     torch.nn.BatchNorm1d/2d/3d, timm's BatchNormAct2d   StepBatchNorm
-    torch.nn.Dropout                                    RowDropout, with the module's name as its place
+    torch.nn.Dropout, where it drops                    RowDropout, with the module's name as its place
     inplace=True                                        inplace=False, so that a block leaves its inputs as they are
 
 All other layers stay. What cannot be exchanged is refused by ``checking.py``.
@@ -40,16 +40,15 @@ class CalledDropout(RowDropout):
     def __init__(self, p: float, *, place: str) -> None:
         super().__init__(p, place=place)
         self.row_seeds_B: Tensor | None = None
-        self.calls: list[RowDropout] = []
-        """Dropout of a further place for each further call within one forward pass: no two calls share a mask."""
         self.call = 0
+        """Number of the next call within a forward pass; each call is a place of its own, so that no two share a mask."""
 
     def forward(self, x: Tensor, row_seeds_B: Tensor | None = None) -> Tensor:
         """Return a tensor of the shape of ``x``."""
         seeds_B = self.row_seeds_B if row_seeds_B is None else row_seeds_B
         if self.training and self.p and seeds_B is not None and len(x) != len(seeds_B):
-            raise ConfigError(f"{self.place} drops elements of a tensor of shape {tuple(x.shape)} in a batch of {len(seeds_B)} rows, so they "
-                              "belong to no row; set its dropout to 0.")
+            raise ConfigError(f"{self.place} drops elements of a tensor of shape {tuple(x.shape)} in a batch of {len(seeds_B)} rows, so "
+                              "they belong to no row; set its dropout to 0.")
         call, self.call = self.call, self.call + 1
         if not call:
             return super().forward(x, seeds_B)
@@ -77,7 +76,7 @@ def exchanged(module: nn.Module, path: str, *, dropout: float) -> nn.Module:
     Args:
         module: Changed in place, unless it is itself such a layer.
         path: Its name in the whole network.
-        dropout: Share that each ``torch.nn.Dropout`` drops; 0: none.
+        dropout: Share that each ``torch.nn.Dropout`` drops, in place of its own; those of 0 keep dropping nothing.
     Returns:
         The module, or the layer in its place.
     """
@@ -86,7 +85,7 @@ def exchanged(module: nn.Module, path: str, *, dropout: float) -> nn.Module:
     for name, child in list(module.named_children()):
         setattr(module, name, exchanged(child, f"{path}.{name}".lstrip("."), dropout=dropout))
     if type(module) is nn.Dropout:
-        return CalledDropout(dropout, place=path).train(module.training)
+        return CalledDropout(dropout if module.p else 0.0, place=path).train(module.training)
     activated = _is_activated(module)
     if (type(module) in _BATCH_NORMS or activated) and _is_usual(module):
         return _step_batch_norm(module, ActivatedStepBatchNorm if activated else StepBatchNorm)

@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from sparkring.models.adapting.exchanging import seeded_dropout
 
 ROWS = (2, 3)
 """Rows of the recorded passes."""
@@ -56,8 +58,16 @@ class Step:
     """Numbers of the tensors that it returns, in the order of ``tensors_in``."""
 
 
-def record(network: nn.Module, inputs: Callable[[int], Sequence[Tensor]]) -> list[Step]:
-    """Record the steps from a network's inputs, tensors 0, 1, ..., to its output, the last tensor that the last step writes.
+class Recording(NamedTuple):
+    """The steps from a network's inputs, tensors 0, 1, ..., to its output."""
+
+    steps: tuple[Step, ...]
+    output: int
+    """Number of the tensor that the network returns; the last step writes it."""
+
+
+def record(network: nn.Module, inputs: Callable[[int], Sequence[Tensor]]) -> Recording:
+    """Record the steps of a network.
 
     Args:
         network: On the meta device, with its layers exchanged.
@@ -65,13 +75,14 @@ def record(network: nn.Module, inputs: Callable[[int], Sequence[Tensor]]) -> lis
     Raises:
         NotCuttable: with the reason.
     """
-    passes = [_recorded(network, inputs(rows), training=training) for rows, training in ((2, True), (3, True), (2, False))]
-    first, other, evaluated = passes
-    if [(step.call, step.args) for step in first] != [(step.call, step.args) for step in evaluated]:
+    first, other, evaluated = (_recorded(network, inputs(rows), training=training)
+                               for rows, training in ((ROWS[0], True), (ROWS[1], True), (ROWS[0], False)))
+    if first != evaluated:
         raise NotCuttable("it computes otherwise in training than in evaluation")
-    if [step.call for step in first] != [step.call for step in other]:
+    if [step.call for step in first.steps] != [step.call for step in other.steps]:
         raise NotCuttable("its steps depend on the number of rows")
-    return [replace(step, args=_merged(step.args, with_more.args)) for step, with_more in zip(first, other, strict=True)]
+    merged = (replace(step, args=_merged(step.args, with_more.args)) for step, with_more in zip(first.steps, other.steps, strict=True))
+    return first._replace(steps=tuple(merged))
 
 
 def layers(network: nn.Module) -> dict[str, nn.Module]:
@@ -102,6 +113,13 @@ def mapped(value: Any, fn: Callable[[Any], Any]) -> Any:
     return tuple(mapped(each, fn) for each in value) if isinstance(value, tuple) else fn(value)
 
 
+def leaves(value: Any) -> list[Any]:
+    """What nested arguments hold."""
+    found: list[Any] = []
+    mapped(value, found.append)
+    return found
+
+
 def _layers(module: nn.Module, path: str, *, element: bool) -> Iterator[tuple[str, nn.Module]]:
     for name, child in module.named_children():
         inner = f"{path}.{name}".lstrip(".")
@@ -119,7 +137,7 @@ def _is_whole(module: nn.Module, *, element: bool) -> bool:
     return element or not any(isinstance(inner, nn.Sequential | nn.ModuleList | nn.ModuleDict) for inner in module.modules())
 
 
-def _recorded(network: nn.Module, inputs: Sequence[Tensor], *, training: bool) -> list[Step]:
+def _recorded(network: nn.Module, inputs: Sequence[Tensor], *, training: bool) -> Recording:
     recorder = _Recorder(inputs)
     whole = layers(network)
     was_training = network.training
@@ -127,7 +145,7 @@ def _recorded(network: nn.Module, inputs: Sequence[Tensor], *, training: bool) -
     for path, layer in whole.items():
         layer.forward = partial(recorder.call_layer, path, layer.forward)
     try:
-        with recorder:
+        with seeded_dropout([network], torch.zeros(len(inputs[0]), dtype=torch.int64, device="meta"), calls=(0,)), recorder:
             output = network(*inputs)
         return recorder.steps_to(logits_in(output))
     finally:
@@ -171,22 +189,24 @@ class _Recorder(TorchFunctionMode):
         finally:
             self._in_layer = False
 
-    def steps_to(self, output: Tensor) -> list[Step]:
-        """The steps that the output needs; the last one writes it."""
-        needed = {self._numbers.get(id(output), -1)}
-        steps = []
+    def steps_to(self, output: Tensor) -> Recording:
+        """The steps that the output needs."""
+        number = self._numbers.get(id(output), -1)
+        needed, steps = {number}, []
         for step in reversed(self._steps):
             if needed & set(step.writes):
                 steps.append(step)
                 needed |= set(step.reads)
-        if not steps or self._numbers[id(output)] not in steps[0].writes:
-            raise NotCuttable("its output is none of its layers'")
-        return steps[::-1]
+        if not steps:
+            raise NotCuttable("its output is that of no layer")
+        return Recording(tuple(steps[::-1]), number)
 
     def _noted(self, call: str | Callable[..., Any], run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         taken = list(tensors_in((args, kwargs)))
         versions = [tensor._version for tensor in taken]  # noqa: SLF001 - changes in place are counted there
         result = run(*args, **kwargs)
+        if any(result is tensor for tensor in taken):  # dropout that drops nothing: its result is another tensor all the same
+            result = result.view_as(result)
         made = list(tensors_in(result))
         if versions != [tensor._version for tensor in taken]:  # noqa: SLF001 - the same
             raise NotCuttable(f"{_name(call)} changes a tensor in place")
@@ -219,14 +239,8 @@ def _name(call: str | Callable[..., Any]) -> str:
 
 def _merged(one: Any, other: Any) -> Any:
     """The arguments of a call with 2 rows, and ``Rows`` where those with 3 rows differ."""
-    others = iter(_leaves(other))
+    others = iter(leaves(other))
     return mapped(one, lambda value: _same_or_rows(value, next(others, None)))
-
-
-def _leaves(value: Any) -> list[Any]:
-    found: list[Any] = []
-    mapped(value, found.append)
-    return found
 
 
 def _same_or_rows(one: Any, other: Any) -> Any:

@@ -54,7 +54,7 @@ def without_borrowed(layer: nn.Module, path: str, ties: Sequence[Tie]) -> nn.Mod
 
 
 @contextmanager
-def bound(ties: Sequence[Tie], modules: Mapping[str, nn.Module]) -> Iterator[None]:
+def lent(ties: Sequence[Tie], modules: Mapping[str, nn.Module]) -> Iterator[None]:
     """Lend borrowed parameters to their layers: as plain attributes, which are no parameters of the layer."""
     borrowers = [(modules[tie.layer].get_submodule(tie.borrowed.rpartition(".")[0]), tie.borrowed.rpartition(".")[2], tie) for tie in ties]
     for borrower, name, tie in borrowers:

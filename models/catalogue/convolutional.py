@@ -65,12 +65,12 @@ class Inception(nn.Module):
     def __init__(self, channels: int, num_outputs: int, width: int) -> None:
         super().__init__()
         self.stem, self.pool = _convolution(channels, 2 * width, 3), nn.MaxPool2d(2)
-        self.first, self.second = Branches(2 * width, width), Branches(4 * width, 2 * width)
+        self.inception1, self.inception2 = Branches(2 * width, width), Branches(4 * width, 2 * width)
         self.dropout, self.output = nn.Dropout(), nn.Linear(8 * width, num_outputs)
 
     def forward(self, image_BCHW: Tensor) -> Tensor:
         """Return logits (B, K)."""
-        x = self.second(self.pool(self.first(self.pool(self.stem(image_BCHW)))))
+        x = self.inception2(self.pool(self.inception1(self.pool(self.stem(image_BCHW)))))
         logits: Tensor = self.output(self.dropout(x.mean(dim=(2, 3))))
         return logits
 
@@ -97,5 +97,5 @@ def _convolution(channels: int, width: int, side: int) -> nn.Sequential:
 def _image(name: str, shapes: Shapes, *, least: int) -> tuple[int, int, int]:
     if shapes.image is None or min(shapes.image[1:]) < least:
         found = f"images of {shapes.image[1]} x {shapes.image[2]}" if shapes.image else "no images"
-        raise ConfigError(f"model.network={name} takes images of {least} x {least} or more, and these rows have {found}; prepare larger ones.")
+        raise ConfigError(f"model.network={name} takes images of {least} x {least} or more, these rows have {found}; prepare larger ones.")
     return shapes.image

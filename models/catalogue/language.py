@@ -7,6 +7,7 @@ a library's network that would be drawn by each rank for itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkring.errors import ConfigError
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 
 def bert_base(shapes: Shapes, *, dropout: float = 0.0, **options: Any) -> BlockList:
     """BERT with 12 layers of width 768, which sees the tokens on both sides: for masked tokens."""
-    return _bert(shapes, dropout, {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}, options)
+    return _bert(shapes, dropout, options, width=768, layers=12, heads=12)
 
 
 def bert_large(shapes: Shapes, *, dropout: float = 0.0, **options: Any) -> BlockList:
     """BERT with 24 layers of width 1024, which sees the tokens on both sides: for masked tokens."""
-    return _bert(shapes, dropout, {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}, options)
+    return _bert(shapes, dropout, options, width=1024, layers=24, heads=16)
 
 
 def gpt2_small(shapes: Shapes, *, dropout: float = 0.0) -> BlockList:
@@ -38,8 +39,9 @@ def gpt2_medium(shapes: Shapes, *, dropout: float = 0.0) -> BlockList:
     return _gpt2(shapes, dropout, width=1024, layers=24, heads=16)
 
 
-def _bert(shapes: Shapes, dropout: float, sizes: dict[str, Any], options: dict[str, Any]) -> BlockList:
+def _bert(shapes: Shapes, dropout: float, options: Mapping[str, Any], *, width: int, layers: int, heads: int) -> BlockList:
     _require_tokens("bert", shapes)
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": 4 * width}
     return transformers_network("BertForMaskedLM", shapes, dropout=dropout, **{**sizes, "attention_probs_dropout_prob": 0.0, **options})
 
 

@@ -40,13 +40,10 @@ def find(name: str) -> Build | None:
     library, dot, inner = name.partition(".")
     if not dot:
         return NETWORKS.get(name)
-    build = libraries.LIBRARIES.get(library)
-    return partial(build, inner) if build is not None and inner in libraries.names_in(library) else None
+    return partial(libraries.LIBRARIES[library], inner) if inner in libraries.names_in(library) else None
 
 
 def guess(name: str, registered: Iterable[str]) -> str:
     """The hint at the network that is most like an unknown name; empty if none is like it."""
     library, dot, _ = name.partition(".")
-    if dot and library in libraries.LIBRARIES:
-        return nearest(name, [f"{library}.{inner}" for inner in libraries.names_in(library)])
-    return nearest(name, [*registered, *NETWORKS, *libraries.LIBRARIES])
+    return nearest(name, [f"{library}.{inner}" for inner in libraries.names_in(library)] if dot else [*registered, *NETWORKS])

@@ -103,5 +103,5 @@ def require_micro_batches(train: TrainConfig, blocks: BlockList) -> None:
         ConfigError: it has batch normalisation, and ``train.parallel.micro_batches`` is not set.
     """
     if train.parallel.micro_batches is None and normalises_rows(blocks):
-        raise ConfigError("the network's batch normalisation is over the rows of a micro-batch; set train.parallel.micro_batches, so that the "
-                          f"result does not depend on the number of ranks, e.g. to {train.num_micro_batches}.")
+        raise ConfigError("the network's batch normalisation is over the rows of a micro-batch; set train.parallel.micro_batches, so that "
+                          f"the result does not depend on the number of ranks, e.g. to {train.num_micro_batches}.")

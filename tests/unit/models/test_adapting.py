@@ -218,7 +218,20 @@ def test_dropout_of_an_adapted_network_is_by_row_in_any_order_and_again_in_a_sec
     torch.testing.assert_close(model(x[order], seeds[order]), dropped[order])
     torch.testing.assert_close(model(x, seeds), dropped)
     assert not torch.allclose(model(x, seeds + 1), dropped), "the control: other seeds drop others"
-    assert torch.equal(model.eval()(x), model.eval()(x, seeds))
+    assert torch.equal(model.eval()(x, seeds), model.eval()(x, seeds + 1)), "nothing is dropped after training"
+
+
+class Skipping(nn.Module):
+    """A skip connection around dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.head = nn.Dropout(), nn.Linear(192, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        logits: Tensor = self.head(x + self.drop(x))
+        return logits
 
 
 class OneDropout(nn.Module):
@@ -249,22 +262,36 @@ def test_each_call_of_a_dropout_drops_others() -> None:
 
 
 @pytest.mark.parametrize(("make", "shapes", "message"), [
-    pytest.param(partial(OneLayer, functional.dropout), IMAGES, "the network draws random numbers while it trains", id="functional dropout"),
+    pytest.param(partial(OneLayer, functional.dropout), IMAGES, "the network draws random numbers", id="functional dropout"),
     pytest.param(partial(OneLayer, lambda x: x * torch.rand(1)), IMAGES, "draws random numbers", id="noise"),
     pytest.param(Counting, IMAGES, r"the network \(Counting\) changes its buffer seen", id="statistics of its own"),
     pytest.param(partial(OneLayer, nn.Dropout2d()), IMAGES, "fn draws random numbers", id="dropout of whole channels"),
-    pytest.param(partial(OneLayer, nn.BatchNorm2d(3, affine=False)), IMAGES, r"fn \(BatchNorm2d\) changes its buffer fn.running_mean",
-                 id="batch norm without weights"),
-    pytest.param(partial(OneLayer, lambda x: x * x.mean().item()), IMAGES, "cannot be run on tensors without memory", id="values"),
-    pytest.param(partial(bert, 0.1), TEXTS, r"attention.self draws random numbers while it trains \(dropout of attention weights\)",
-                 id="dropout of attention")])
+    pytest.param(partial(OneLayer, nn.BatchNorm2d(3, affine=False)), IMAGES,
+                 r"fn \(BatchNorm2d\) changes its buffer fn.num_batches_tracked", id="batch norm without weights"),
+    pytest.param(partial(OneLayer, lambda x: x * x.mean().item()), IMAGES, "cannot be run on tensors without memory", id="values")])
 def test_what_ranks_would_compute_differently_is_refused_with_its_name(make: Make, shapes: Shapes, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         adapt(make, shapes)
 
 
+def test_dropout_of_attention_weights_is_refused_where_the_library_draws_it() -> None:
+    with pytest.raises(ConfigError, match=r"attention.self draws random numbers while it trains \(dropout of attention weights\)"):
+        adapt(partial(bert, 0.1), TEXTS, dropout=0.1)
+    adapt(partial(bert, 0.0), TEXTS, dropout=0.1)  # the control: what is 0 stays 0
+
+
+def test_a_tensor_that_dropout_leaves_alone_is_still_what_another_layer_reads() -> None:
+    """A skip around a dropout, recorded where nothing is dropped, must not read what is dropped later."""
+    x = torch.ones(50, 3, 8, 8, requires_grad=True)
+    model = WholeModel(adapt(Skipping, IMAGES, dropout=0.5), seed=1)
+    nn.init.ones_(model.get_parameter("head.weight"))
+    model(x, torch.arange(50)).sum().backward()
+    assert x.grad is not None
+    assert set(x.grad.flatten().tolist()) == {5.0, 15.0}  # 5 outputs of x itself, and of twice x where it is kept
+
+
 def test_dropout_for_a_network_without_any_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"model.dropout=0.1, but the network has no torch.nn.Dropout; leave model.dropout out"):
+    with pytest.raises(ConfigError, match=r"model.dropout=0.1, but the network has no torch.nn.Dropout that drops; leave"):
         adapt(Tied, TEXTS, dropout=0.1)
 
 
@@ -284,7 +311,7 @@ def test_a_network_of_one_block_drops_by_row_too() -> None:
     model = WholeModel(adapt(Scaled, IMAGES, dropout=0.5), seed=1).double()
     x, seeds = _batch(IMAGES), torch.arange(4) * 977
     torch.testing.assert_close(model(x.flip(0), seeds.flip(0)).flip(0), model(x, seeds))
-    assert not torch.allclose(model(x, seeds), model.eval()(x))
+    assert not torch.allclose(model(x, seeds), model(x, seeds + 1))
 
 
 def test_asking_for_stages_of_a_network_that_cannot_be_cut_says_why() -> None:
@@ -302,7 +329,7 @@ def test_batch_norm_is_noticed_before_a_ring_starts() -> None:
 
     train = TrainConfig.model_validate({"num_ranks": 2})
     assert normalises_rows(adapt(Small, IMAGES))
-    with pytest.raises(ConfigError, match="batch normalisation is over the rows of a micro-batch; set train.parallel.micro_batches"):
+    with pytest.raises(ConfigError, match=r"batch normalisation is over the rows of a micro-batch; set train.parallel.micro_batches"):
         require_micro_batches(train, adapt(Small, IMAGES))
     require_micro_batches(train, adapt(Tied, TEXTS))  # the controls: none, and a number of micro-batches
     require_micro_batches(TrainConfig.model_validate({"num_ranks": 2, "parallel": {"micro_batches": 4}}), adapt(Small, IMAGES))

@@ -88,7 +88,7 @@ def test_small_networks_return_logits_and_can_be_cut(name: str, shapes: Shapes) 
 
 def test_the_branches_of_inception_are_blocks_and_several_tensors_cross_between_them() -> None:
     blocks = _blocks("inception", CIFAR)
-    assert "first.three.1" in [block.name for block in blocks]
+    assert "inception1.three.1" in [block.name for block in blocks]
     assert max(len(blocks.crossing(border)) for border in range(len(blocks))) == 4
 
 
@@ -155,10 +155,12 @@ def test_a_registered_network_of_the_same_name_wins() -> None:
 @pytest.mark.parametrize(("network", "options", "message"), [
     pytest.param("lenet", {}, r"no network of that name is registered; did you mean 'lenet5'\?", id="a word"),
     pytest.param("torchvision.resnet51", {}, r"did you mean 'torchvision.resnet\d+'\?", id="of torchvision"),
-    pytest.param("torchvision.resnet18", {"depth": 3}, r"resnet18 cannot be built: .*depth.*; give it arguments that it takes", id="an option"),
+    pytest.param("torchvision.resnet18", {"depth": 3}, r"resnet18 cannot be built: .*depth.*; give it arguments",
+                 id="an option"),
     pytest.param("torchvision.resnet18", {"weights": "DEFAULT"}, r"would fetch weights on every rank; give them as a file: model.weights",
                  id="weights"),
-    pytest.param("bert_base", {}, r"takes rows of tokens", id="other rows"), pytest.param("linear", {}, "takes rows with numbers", id="images")])
+    pytest.param("bert_base", {}, r"takes rows of tokens", id="tokens"),
+    pytest.param("linear", {}, "takes rows with numbers", id="numbers")])
 def test_what_the_catalogue_does_not_have_is_refused(network: str, options: dict[str, object], message: str) -> None:
     if "." in network:
         pytest.importorskip("torchvision")
