@@ -66,8 +66,9 @@ def _cut(network: Rebuilder, sketch: nn.Module, shapes: Shapes, *, dropout: floa
     called = list(dict.fromkeys(step.call for step in recording.steps if isinstance(step.call, str)))
     ties = ties_between(sketch, called)
     row = _inputs(shapes, rows=1)
-    return Cutter(recording, inputs=tuple(row), shape=tuple(next(iter(row.values())).shape[1:]), layers=layers(sketch), ties=ties,
-                  factories={path: partial(_part, network, path, ties, dropout) for path in (*called, *(tie.owner for tie in ties))}).blocks()
+    factories = {path: partial(_part, network, path, ties, dropout) for path in (*called, *(tie.owner for tie in ties))}
+    return Cutter(recording, inputs=tuple(row), shape=tuple(next(iter(row.values())).shape[1:]), layers=layers(sketch),
+                  factories=factories, ties=ties).blocks()
 
 
 def _part(network: Rebuilder, path: str, ties: Sequence[Tie], dropout: float) -> nn.Module:

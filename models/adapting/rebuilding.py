@@ -28,7 +28,7 @@ class Rebuilder:
             registered.append((module, name))
             return False
 
-        with torch.random.fork_rng(devices=()), _kept(note):
+        with torch.random.fork_rng(devices=()), torch.device("cpu"), _kept(note):  # buffers have values also where models are sketched
             self.sketch = make()
         """The network with its parameters on the meta device; its buffers have values."""
         paths = {id(module): path for path, module in self.sketch.named_modules()}
