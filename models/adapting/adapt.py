@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
+from sparkring.models.adapting import no_rows
 from sparkring.models.adapting.checking import require_exact
 from sparkring.models.adapting.cutting import Cutter
 from sparkring.models.adapting.exchanging import CalledDropout, exchanged, seeded_dropout
@@ -80,11 +81,16 @@ def _part(network: Rebuilder, path: str, ties: Sequence[Tie], dropout: float) ->
     return made.to("meta") if without_memory else made
 
 
-def _whole(drops: bool, parts: Sequence[nn.Module], *tensors: Tensor) -> Tensor:  # noqa: FBT001 - bound by position
+def _whole(drops: bool, parts: Sequence[nn.Module], *tensors: Tensor) -> list[Tensor]:  # noqa: FBT001 - bound by position
     """Run a network that is not cut."""
-    *inputs, last = tensors
-    with seeded_dropout(parts, last if drops else None, calls=(0,)):
-        return logits_in(parts[0](*inputs) if drops else parts[0](*tensors))
+    run = partial(_run_whole, drops)
+    return no_rows.of_none(run, parts, tensors, by_rows=[True]) if no_rows.has_none(tensors) else run(parts, *tensors)
+
+
+def _run_whole(drops: bool, parts: Sequence[nn.Module], *tensors: Tensor) -> list[Tensor]:  # noqa: FBT001 - the same
+    inputs, seeds_B = (tensors[:-1], tensors[-1]) if drops else (tensors, None)
+    with seeded_dropout(parts, seeds_B, calls=(0,)):
+        return [logits_in(parts[0](*inputs))]
 
 
 def _require_exact(sketch: nn.Module, shapes: Shapes) -> None:

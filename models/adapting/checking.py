@@ -52,7 +52,7 @@ class _Draws(TorchDispatchMode):
     """Refuses operations that draw random numbers."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._paths = paths
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:

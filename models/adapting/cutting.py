@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
+from sparkring.models.adapting import no_rows
 from sparkring.models.adapting.exchanging import CalledDropout, seeded_dropout
 from sparkring.models.adapting.recording import Recording, Rows, Step, Value, leaves, mapped, tensors_in
 from sparkring.models.adapting.tying import Tie, lent
@@ -31,6 +32,8 @@ class Slice:
     reads: tuple[int, ...]
     """Numbers of the tensors that it reads; the rows' seeds, if any, follow."""
     writes: tuple[int, ...]
+    by_rows: tuple[bool, ...]
+    """For each tensor that it returns, whether its first axis is the rows."""
     ties: tuple[Tie, ...]
     """Parameters of its parts that are those of another part."""
     shape: tuple[int, ...] | None
@@ -39,6 +42,11 @@ class Slice:
     def __call__(self, parts: Sequence[nn.Module], *tensors: Tensor) -> list[Tensor]:
         """Return the tensors that later blocks read."""
         self._require_shape(tensors[0])
+        if no_rows.has_none(tensors):
+            return no_rows.of_none(self._run, parts, tensors, by_rows=self.by_rows)
+        return self._run(parts, *tensors)
+
+    def _run(self, parts: Sequence[nn.Module], *tensors: Tensor) -> list[Tensor]:
         known = dict(zip(self.reads, tensors, strict=False))
         modules = dict(zip(self.parts, parts, strict=True))
         seeds_B = tensors[len(self.reads)] if len(tensors) > len(self.reads) else None
@@ -98,7 +106,8 @@ class Cutter:
         ties = tuple(tie for tie in self.ties if tie.layer in called)
         parts = tuple(dict.fromkeys([*(part for path in called for part in self._parts(path)), *(tie.owner for tie in ties)]))
         reads, writes = _reads(group), self._writes(groups, place)
-        run = Slice(tuple(group), parts, tuple(before[part] for part in parts), reads, writes, ties, None if place else self.shape)
+        run = Slice(tuple(group), parts, calls=tuple(before[part] for part in parts), reads=reads, writes=writes, ties=ties,
+                    by_rows=tuple(map(self.recording.is_by_rows, writes)), shape=None if place else self.shape)
         seeds = [ROW_SEEDS] if any(self._drops(path) for path in called) else []
         return Block(self._name(group, before), {part: self.factories[part] for part in parts}, run=run,
                      reads=(*(self._tensor(number) for number in reads), *seeds),

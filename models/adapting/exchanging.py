@@ -52,8 +52,8 @@ class CalledDropout(RowDropout):
         call, self.call = self.call, self.call + 1
         if not call:
             return super().forward(x, seeds_B)
-        again = RowDropout(self.p, place=f"{self.place}#{call}").train(self.training)
-        return again(x, seeds_B)
+        again: Tensor = RowDropout(self.p, place=f"{self.place}#{call}").train(self.training)(x, seeds_B)
+        return again
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def exchanged(module: nn.Module, path: str, *, dropout: float) -> nn.Module:
         The module, or the layer in its place.
     """
     if getattr(module, "inplace", False) is True:
-        module.inplace = False
+        module.__dict__["inplace"] = False
     for name, child in list(module.named_children()):
         setattr(module, name, exchanged(child, f"{path}.{name}".lstrip("."), dropout=dropout))
     if type(module) is nn.Dropout:

@@ -50,7 +50,7 @@ def _kept(keep: Callable[[nn.Module, str, nn.Parameter | None], bool]) -> Iterat
             return None
         return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
 
-    handle = register_module_parameter_registration_hook(hook)
+    handle = register_module_parameter_registration_hook(hook)  # type: ignore[arg-type]  # torch takes what it returns
     try:
         yield
     finally:

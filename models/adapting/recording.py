@@ -64,6 +64,12 @@ class Recording(NamedTuple):
     steps: tuple[Step, ...]
     output: int
     """Number of the tensor that the network returns; the last step writes it."""
+    first_axes: tuple[tuple[int, ...], ...]
+    """Of each tensor: the length of its first axis in each pass, or nothing if it has none."""
+
+    def is_by_rows(self, number: int) -> bool:
+        """Whether a tensor's first axis is the rows."""
+        return len(set(self.first_axes[number])) > 1
 
 
 def record(network: nn.Module, inputs: Callable[[int], Sequence[Tensor]]) -> Recording:
@@ -82,7 +88,8 @@ def record(network: nn.Module, inputs: Callable[[int], Sequence[Tensor]]) -> Rec
     if [step.call for step in first.steps] != [step.call for step in other.steps]:
         raise NotCuttable("its steps depend on the number of rows")
     merged = (replace(step, args=_merged(step.args, with_more.args)) for step, with_more in zip(first.steps, other.steps, strict=True))
-    return first._replace(steps=tuple(merged))
+    axes = tuple(one + more for one, more in zip(first.first_axes, other.first_axes, strict=True))
+    return Recording(tuple(merged), first.output, axes)
 
 
 def layers(network: nn.Module) -> dict[str, nn.Module]:
@@ -199,7 +206,7 @@ class _Recorder(TorchFunctionMode):
                 needed |= set(step.reads)
         if not steps:
             raise NotCuttable("its output is that of no layer")
-        return Recording(tuple(steps[::-1]), number)
+        return Recording(tuple(steps[::-1]), number, tuple(tuple(tensor.shape[:1]) for tensor in self._kept))
 
     def _noted(self, call: str | Callable[..., Any], run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         taken = list(tensors_in((args, kwargs)))

@@ -68,6 +68,8 @@ class OneLayer(nn.Module):
 class Counting(nn.Module):
     """Keeps a statistic."""
 
+    seen: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("seen", torch.zeros(()))
@@ -91,24 +93,32 @@ class Scaled(nn.Module):
         return logits
 
 
+class ScaledFlat(Scaled):
+    """Fails where there are no rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(x.view(x.shape[0], -1)) * self.scale
+        return logits
+
+
 def resnet18() -> nn.Module:
-    return pytest.importorskip("torchvision").models.resnet18(num_classes=5)  # type: ignore[no-any-return]
+    return pytest.importorskip("torchvision").models.resnet18(num_classes=5)
 
 
 def googlenet() -> nn.Module:
     make = pytest.importorskip("torchvision").models.googlenet
-    return make(num_classes=5, aux_logits=False, init_weights=False)  # type: ignore[no-any-return]
+    return make(num_classes=5, aux_logits=False, init_weights=False)
 
 
 def efficientnet() -> nn.Module:
-    return pytest.importorskip("timm").create_model("efficientnet_b0", num_classes=5)  # type: ignore[no-any-return]
+    return pytest.importorskip("timm").create_model("efficientnet_b0", num_classes=5)
 
 
 def bert(attention_dropout: float = 0.0) -> nn.Module:
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
     config = transformers.BertConfig(vocab_size=11, max_position_embeddings=6, attention_probs_dropout_prob=attention_dropout, **sizes)
-    return transformers.BertForMaskedLM(config)  # type: ignore[no-any-return]
+    return transformers.BertForMaskedLM(config)
 
 
 def _batch(shapes: Shapes, rows: int = 4) -> Tensor:
@@ -133,7 +143,7 @@ def _original(make: Make, model: nn.Module, prefix: str = "") -> nn.Module:
 
 
 def _logits(output: object) -> Tensor:
-    return output if isinstance(output, Tensor) else output.logits  # type: ignore[attr-defined, no-any-return]
+    return output if isinstance(output, Tensor) else output.logits  # type: ignore[attr-defined]
 
 
 def _loss(logits: Tensor) -> Tensor:
@@ -333,6 +343,20 @@ def test_batch_norm_is_noticed_before_a_ring_starts() -> None:
         require_micro_batches(train, adapt(Small, IMAGES))
     require_micro_batches(train, adapt(Tied, TEXTS))  # the controls: none, and a number of micro-batches
     require_micro_batches(TrainConfig.model_validate({"num_ranks": 2, "parallel": {"micro_batches": 4}}), adapt(Small, IMAGES))
+
+
+@pytest.mark.parametrize(("make", "shapes"), [
+    pytest.param(Small, IMAGES, id="blocks"), pytest.param(ScaledFlat, IMAGES, id="one block"), pytest.param(bert, TEXTS, id="BERT")])
+def test_a_micro_batch_of_no_rows_changes_nothing(make: Make, shapes: Shapes) -> None:
+    model = WholeModel(adapt(make, shapes), seed=1).double()
+    with pytest.raises(RuntimeError, match="ambiguous"):  # the control
+        _logits(make().double()(_batch(shapes, rows=0)))
+    logits = model(_batch(shapes, rows=0))
+    assert logits.shape[0] == 0
+    logits.sum().backward()
+    assert not any(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+    assert not any(module.sums.any() for module in model.modules() if isinstance(module, StepBatchNorm))
+    assert all(module.training for module in model.modules())
 
 
 def test_rows_of_another_shape_than_the_recorded_one_are_refused() -> None:
