@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
 from sparkring.models.blocks import LOGITS, Block, BlockList, BlockRun, Factory, Result
-from sparkring.models.catalogue import names as catalogue
 from sparkring.models.inputs import ROW_SEEDS
-from sparkring.models.networks import REGISTRY
+from sparkring.models.networks import find, guess
 from sparkring.models.sequential import is_chain, materialised, sequential_blocks
 
 NETWORK = "network"
@@ -34,7 +33,7 @@ def own_blocks(name: str, shapes: object, *, inputs: Sequence[str], options: Map
     """List the blocks of a registered network, or of one of the catalogue.
 
     Args:
-        name: Name under which it is registered, or one of the catalogue (``catalogue/names.py``).
+        name: Name under which it is registered, or one of the catalogue (``networks.py``).
         shapes: Shapes of the rows, its first argument.
         inputs: Names of the rows' tensors.
         options: Its further arguments.
@@ -67,11 +66,10 @@ def own_blocks(name: str, shapes: object, *, inputs: Sequence[str], options: Map
 
 def _function(name: str, shapes: object, options: Mapping[str, Any], dropout: float) -> Callable[[], object]:
     """The function of that name, the user's before the catalogue's, bound to its arguments."""
-    networks = REGISTRY.builds()
-    build = networks.get(name) or catalogue.find(name)
+    build = find(name)
     if build is None:
-        raise ConfigError(f"model.network={name}: no network of that name is registered{catalogue.guess(name, networks)}; register its "
-                          "function with @sparkring.network first, or name its file: sparkring --networks FILE.py ...")
+        raise ConfigError(f"model.network={name}: no network of that name is registered{guess(name)}; register its function "
+                          "with @sparkring.network first, or name its file: sparkring --networks FILE.py ...")
     if dropout or "dropout" in inspect.signature(build).parameters:  # also at 0, with which trained models predict
         options = {**options, "dropout": dropout}
     try:

@@ -1,6 +1,6 @@
 """Networks of other libraries made exact and cut into blocks: ``adapt``.
 
-May import: the rest of models, errors.
+May import: models.
 Not here: which networks there are by name (models/catalogue).
 """
 

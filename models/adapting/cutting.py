@@ -68,7 +68,7 @@ def _actual(known: Mapping[int, Tensor], first: Tensor, value: Any) -> Any:
     if isinstance(value, Value):
         return known[value.number]
     if isinstance(value, Rows):
-        return value.factor * len(first)
+        return value.factor * first.shape[0]
     return first.device if isinstance(value, torch.device) else value
 
 

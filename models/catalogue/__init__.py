@@ -1,7 +1,7 @@
 """Networks by name, for ``model.network``: small ones of our own, and those of torchvision, timm and transformers.
 
-May import: the rest of models, errors. The libraries are imported when a network of theirs is built (extra ``networks``).
-Not here: how a foreign network is made exact (models/adapting).
+May import: models, models/adapting.
+Not here: which names there are (models/networks.py); how a foreign network is made exact (models/adapting).
 """
 
 if not __name__.startswith("sparkring."):

@@ -18,6 +18,21 @@ if TYPE_CHECKING:
     from sparkring.models.build import Shapes
 
 
+def alexnet(shapes: Shapes, *, dropout: float = 0.0, **options: Any) -> BlockList:
+    """AlexNet, torchvision's."""
+    return torchvision_network("alexnet", shapes, dropout=dropout, **options)
+
+
+def resnet18(shapes: Shapes, *, dropout: float = 0.0, **options: Any) -> BlockList:
+    """ResNet-18, torchvision's."""
+    return torchvision_network("resnet18", shapes, dropout=dropout, **options)
+
+
+def resnet50(shapes: Shapes, *, dropout: float = 0.0, **options: Any) -> BlockList:
+    """ResNet-50, torchvision's."""
+    return torchvision_network("resnet50", shapes, dropout=dropout, **options)
+
+
 def torchvision_network(name: str, shapes: Shapes, *, dropout: float = 0.0, **options: Any) -> BlockList:
     """List the blocks of a network of ``torchvision.models``; options are its function's arguments."""
     with extras_named():
@@ -96,10 +111,18 @@ def _transformers_names() -> Sequence[str]:
     return [name for name in dir(transformers) if "For" in name]  # their classes are imported on use, each with its module
 
 
-LIBRARIES: MappingProxyType[str, Callable[..., BlockList]] = MappingProxyType({
+_BUILDS: MappingProxyType[str, Callable[..., BlockList]] = MappingProxyType({
     "torchvision": torchvision_network, "timm": timm_network, "transformers": transformers_network})
-"""The libraries, by the word before the dot of a network's name."""
 _NAMES = MappingProxyType({"torchvision": _torchvision_names, "timm": _timm_names, "transformers": _transformers_names})
+
+
+def network_of(library: str, name: str) -> Callable[..., BlockList] | None:
+    """The function that lists the blocks of a library's network; None if it has none of that name.
+
+    Raises:
+        EnvironmentProblem: the library is not installed.
+    """
+    return partial(_BUILDS[library], name) if name in names_in(library) else None
 
 
 def names_in(library: str) -> Sequence[str]:

@@ -144,6 +144,16 @@ def test_a_library_s_network_is_named_after_a_dot_and_takes_its_options() -> Non
     assert _parameters(list_blocks(config, CIFAR)) == 11_181_642
 
 
+def test_a_library_s_trained_weights_have_the_names_and_shapes_that_model_weights_asks_for() -> None:
+    from sparkring.pipelines.training.job.given_weights import Kind, fit_of
+
+    theirs = pytest.importorskip("torchvision").models.resnet18(num_classes=10).state_dict()
+    ours = build_model(ImageModelConfig(kind="image", network="resnet18"), CIFAR).state_dict()
+    given, network = ({name: Kind(tuple(tensor.shape), tensor.is_floating_point()) for name, tensor in state.items()}
+                      for state in (theirs, ours))
+    assert fit_of(given, network).findings == []
+
+
 def test_a_registered_network_of_the_same_name_wins() -> None:
     def lenet5(shapes: Shapes) -> nn.Sequential:
         return nn.Sequential(nn.Flatten(), nn.Linear(784, shapes.num_outputs))
