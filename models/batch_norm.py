@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sparkring.models.blocks import BlockList
+
 
 class StepBatchNorm(nn.Module):
     """Normalises (B, C, ...) over all axes but the channels. Its state has the names of torch's ``BatchNorm2d``."""
@@ -91,6 +93,12 @@ def finish_steps(modules: Iterable[nn.Module], sum_over_replicas: Callable[[Tens
         for norm, sums, count in zip(norms, parts, counts, strict=True):
             norm.sums.copy_(sums)
             norm.finish_step(count)
+
+
+def normalises_rows(blocks: BlockList) -> bool:
+    """Whether a model has such a layer; takes no memory."""
+    with torch.device("meta"), torch.random.fork_rng(devices=()):
+        return bool(_norms(factory() for block in blocks for factory in block.parts.values()))
 
 
 def forget_steps(modules: Iterable[nn.Module]) -> None:

@@ -75,6 +75,8 @@ class BlockList(Sequence[Block]):
     """Tensors of the batch that blocks may read; they cross borders until their last reader."""
     outputs: tuple[str, ...] = (LOGITS,)
     """Tensors that the whole model returns."""
+    uncut: str = ""
+    """Why a network of one block could not be cut; empty: nothing stood against it."""
 
     def __post_init__(self) -> None:
         names = [block.name for block in self.blocks]

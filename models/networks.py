@@ -1,4 +1,4 @@
-"""Your own networks, by name: functions that build a torch module for rows of given shapes.
+"""Networks by name: functions that build a torch module for rows of given shapes. Your own come before those of the catalogue.
 
     @sparkring.network                                          model:
     def wide(shapes, *, width=512):                               kind: tabular
@@ -16,7 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from sparkring.errors import nearest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,6 +52,42 @@ class Registry:
 
 REGISTRY = Registry()
 """The networks of this process. A program registers its own; rank and task processes receive them."""
+CATALOGUE = MappingProxyType({
+    "linear": "small", "two_three_two": "small", "mlp": "small", "lenet5": "convolutional", "alexnet_cifar": "convolutional",
+    "inception": "convolutional", "alexnet": "libraries", "resnet18": "libraries", "resnet50": "libraries", "bert_base": "language",
+    "bert_large": "language", "gpt2_small": "language", "gpt2_medium": "language"})
+"""The networks that have a name without being registered, each with the module of ``models/catalogue`` that has its function."""
+WITH_BATCH_NORM = ("inception", "resnet18", "resnet50")
+"""Networks of the catalogue that normalise over the rows of a micro-batch."""
+
+
+def find(name: str) -> Build | None:
+    """The function of a network: the user's, else that of the catalogue or of a library, whose modules are imported now.
+
+    Raises:
+        EnvironmentProblem: the library is not installed.
+    """
+    registered = REGISTRY.builds().get(name)
+    library, dot, inner = name.partition(".")
+    if registered is not None or not (dot or name in CATALOGUE):
+        return registered
+    module = import_module(f"sparkring.models.catalogue.{'libraries' if dot else CATALOGUE[name]}")
+    found: Build | None = module.network_of(library, inner) if dot else getattr(module, name)
+    return found
+
+
+def guess(name: str) -> str:
+    """The hint at the network whose name is most like an unknown one; empty if none is like it."""
+    library, dot, _ = name.partition(".")
+    if not dot:
+        return nearest(name, [*REGISTRY.builds(), *CATALOGUE])
+    inner = import_module("sparkring.models.catalogue.libraries").names_in(library)
+    return nearest(name, [f"{library}.{each}" for each in inner])
+
+
+def may_normalise_rows(name: str | None) -> bool:
+    """Whether a name is that of a network of the catalogue which may hold batch normalisation; a user's own is never meant."""
+    return name is not None and name not in REGISTRY.builds() and ("." in name or name in WITH_BATCH_NORM)
 
 
 def network(build: Build) -> Build:

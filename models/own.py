@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparkring.errors import ConfigError, nearest
+from sparkring.errors import ConfigError
 from sparkring.models.blocks import LOGITS, Block, BlockList, BlockRun, Factory, Result
 from sparkring.models.inputs import ROW_SEEDS
-from sparkring.models.networks import REGISTRY
+from sparkring.models.networks import find, guess
 from sparkring.models.sequential import is_chain, materialised, sequential_blocks
 
 NETWORK = "network"
@@ -30,10 +30,10 @@ _RANDOM = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
 def own_blocks(name: str, shapes: object, *, inputs: Sequence[str], options: Mapping[str, Any], dropout: float, per_row: bool) -> BlockList:
-    """List the blocks of a registered network.
+    """List the blocks of a registered network, or of one of the catalogue.
 
     Args:
-        name: Name under which it is registered.
+        name: Name under which it is registered, or one of the catalogue (``networks.py``).
         shapes: Shapes of the rows, its first argument.
         inputs: Names of the rows' tensors.
         options: Its further arguments.
@@ -65,11 +65,10 @@ def own_blocks(name: str, shapes: object, *, inputs: Sequence[str], options: Map
 
 
 def _function(name: str, shapes: object, options: Mapping[str, Any], dropout: float) -> Callable[[], object]:
-    """The registered function, bound to its arguments."""
-    networks = REGISTRY.builds()
-    build = networks.get(name)
+    """The function of that name, the user's before the catalogue's, bound to its arguments."""
+    build = find(name)
     if build is None:
-        raise ConfigError(f"model.network={name}: no network of that name is registered{nearest(name, networks)}; register its function "
+        raise ConfigError(f"model.network={name}: no network of that name is registered{guess(name)}; register its function "
                           "with @sparkring.network first, or name its file: sparkring --networks FILE.py ...")
     if dropout or "dropout" in inspect.signature(build).parameters:  # also at 0, with which trained models predict
         options = {**options, "dropout": dropout}

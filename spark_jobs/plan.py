@@ -22,6 +22,7 @@ from sparkring.pipelines.parallel.planner.enumerate import Constraints, ring_siz
 from sparkring.pipelines.parallel.planner.paper import Assumptions
 from sparkring.pipelines.parallel.planner.planner import Plan, describe, one_each, plan
 from sparkring.spark_jobs.auto_layout import layout_constraints
+from sparkring.spark_jobs.run.identity import normalises_rows
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -137,8 +138,8 @@ def _best(plans: Sequence[Plan], num_ranks: int, *, plain: bool = False) -> floa
 
 def _table(plans: Sequence[Plan], config: Config, *, world: int, assumptions: tuple[str, ...], picture: str | None = None) -> PlanResult:
     usable = bool(plans) and math.isfinite(plans[0].seconds)
-    batch_norm = getattr(config.model, "norm", "") == "batch"
-    note = "model.norm=batch normalizes over a micro-batch: changing train.parallel.micro_batches changes the training"
+    batch_norm = normalises_rows(config)
+    note = "batch normalisation is over a micro-batch: changing train.parallel.micro_batches changes the training"
     return PlanResult(
         world=world, batch_rows=config.train.step_rows, tried=len(plans), picture=picture,
         assumptions=(*assumptions, note) if batch_norm else assumptions,

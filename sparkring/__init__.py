@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sparkring.conf.loading import load_config
     from sparkring.estimator.estimator import TorchClassifier, TorchEstimator, TorchRegressor
     from sparkring.estimator.model import TorchModel
+    from sparkring.models.adapting.adapt import adapt
     from sparkring.models.networks import network
     from sparkring.notebook.show import show
     from sparkring.spark_jobs.comparing.compare import compare
@@ -43,13 +44,14 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.tracking.track import track
     from sparkring.spark_jobs.train import train
 
-__all__ = ["TorchClassifier", "TorchEstimator", "TorchModel", "TorchRegressor", "__version__", "compare", "evaluate", "export",
+__all__ = ["TorchClassifier", "TorchEstimator", "TorchModel", "TorchRegressor", "__version__", "adapt", "compare", "evaluate", "export",
            "generate", "ingest", "init", "load_config", "network", "predict", "prepare", "report", "retrain", "run_ring", "score",
            "search", "show", "track", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",
     "network": "sparkring.models.networks",
+    "adapt": "sparkring.models.adapting.adapt",
     "init": "sparkring.spark_jobs.inference.init",
     "prepare": "sparkring.spark_jobs.prepare",
     "ingest": "sparkring.spark_jobs.ingest",

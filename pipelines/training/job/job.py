@@ -58,13 +58,15 @@ def layout_of(config: Config, manifest: Manifest) -> Layout | None:
     """The layout that a config asks for; None for plain data parallelism, where each rank holds the whole model.
 
     Raises:
-        LayoutRefused, ConfigError: the layout is impossible.
+        LayoutRefused, ConfigError: the layout is impossible, or the network normalises over micro-batches and none are named.
     """
-    if not config.train.parallel.pipelined:
+    pipelined = config.train.parallel.pipelined
+    if not pipelined and config.model.network is None:
         return None
     from sparkring.models.build import list_blocks  # brings torch, which is not needed otherwise
-    from sparkring.pipelines.training.job.layout import Layout
+    from sparkring.pipelines.training.job.layout import Layout, require_micro_batches
     from sparkring.pipelines.training.job.tasks import shapes_of
 
     blocks = list_blocks(config.model, shapes_of(manifest.task, manifest.preprocessing))
-    return Layout.of(config.train, blocks)
+    require_micro_batches(config.train, blocks)
+    return Layout.of(config.train, blocks) if pipelined else None

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from sparkring.conf.schema import TrainConfig, TransportName
-from sparkring.errors import LayoutRefused
+from sparkring.errors import ConfigError, LayoutRefused
+from sparkring.models.batch_norm import normalises_rows
 from sparkring.models.blocks import BlockList
 from sparkring.pipelines.parallel.mesh import Mesh, Ranks, host_leaders, messages_by_horovod
 from sparkring.pipelines.parallel.schedules.generators.catalogue import build_schedule
@@ -44,6 +45,9 @@ class Layout:
         shard_blocks(blocks, AbsentShards(train.parallel.shards))
         parallel, mesh = train.parallel, Mesh(train.replicas, train.parallel.shards)
         schedule = build_schedule(parallel.schedule, mesh.replicas, train.num_micro_batches, chunks_per_stage=parallel.chunks_per_stage)
+        if blocks.uncut and schedule.num_chunks > 1:
+            raise LayoutRefused(f"the network cannot be cut into {schedule.num_chunks} runs of blocks: {blocks.uncut}; train it by data "
+                                "parallelism, or list its blocks yourself (docs/how-to/networks.md).")
         if parallel.cut:
             bounds = cut_by_hand([block.name for block in blocks], parallel.cut)
         else:
@@ -90,3 +94,14 @@ class Layout:
         rings = (host_leaders(self.mesh.replica_set(stage, shard), hosts)
                  for stage in range(self.mesh.num_stages) for shard in range(self.mesh.shards))
         return [*needed, *(ring for ring in rings if len(ring) > 1)]
+
+
+def require_micro_batches(train: TrainConfig, blocks: BlockList) -> None:
+    """See that the rows over which a network of the user's, or of the catalogue, normalises do not depend on the number of ranks.
+
+    Raises:
+        ConfigError: it has batch normalisation, and ``train.parallel.micro_batches`` is not set.
+    """
+    if train.parallel.micro_batches is None and normalises_rows(blocks):
+        raise ConfigError("the network's batch normalisation is over the rows of a micro-batch; set train.parallel.micro_batches, so that "
+                          f"the result does not depend on the number of ranks, e.g. to {train.num_micro_batches}.")

@@ -1,0 +1,192 @@
+"""Networks by name: their published numbers of parameters and operations, the lectures' arithmetic, and names that do not exist."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from sparkring.conf.schema.model import ImageModelConfig, TabularModelConfig, TextModelConfig
+from sparkring.errors import ConfigError, EnvironmentProblem
+from sparkring.models import networks
+from sparkring.models.blocks import BlockList, WholeModel, part_elements
+from sparkring.models.build import Shapes, build_model, list_blocks
+from tests.support import seams
+
+IMAGENET, DIGITS = Shapes(image=(3, 224, 224), num_outputs=1000), Shapes(image=(1, 28, 28), num_outputs=10)
+CIFAR = Shapes(image=(3, 32, 32), num_outputs=10)
+WORD_PIECES, BYTE_PAIRS = Shapes(length=512, vocabulary=30522), Shapes(length=1024, vocabulary=50257)
+PAIRS = Shapes(num_numeric=2, num_outputs=2)
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seams.NETWORK_BUILDS, {})
+
+
+def _blocks(name: str, shapes: Shapes) -> BlockList:
+    if name in ("alexnet", "resnet18", "resnet50"):
+        pytest.importorskip("torchvision")
+    if name.startswith("bert"):
+        pytest.importorskip("transformers")
+    kind = TextModelConfig(kind="text", network=name) if shapes.length else ImageModelConfig(kind="image", network=name)
+    return list_blocks(kind, shapes)
+
+
+def _parameters(blocks: BlockList) -> int:
+    return sum({name: count for block in blocks for name, count in part_elements(block).items()}.values())
+
+
+def _multiplications(blocks: BlockList, shapes: Shapes) -> float:
+    """Multiply-and-adds of one row."""
+    assert shapes.image is not None
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        WholeModel(blocks, seed=1).eval()(torch.empty(1, *shapes.image))
+    return counter.get_total_flops() / 2
+
+
+@pytest.mark.parametrize(("name", "shapes", "published"), [
+    # LeCun et al. 1998, section II.B: 156 + 12 + 1,516 + 32 + 48,120 + 10,164 = 60,000. Ours has no weights in the subsampling (-44), a
+    # third layer that sees all maps (16 * (6 * 25 + 1) = 2,416 in place of 1,516) and a linear output (850).
+    pytest.param("lenet5", DIGITS, 60_000 - 44 + 900 + 850, id="LeNet-5"),
+    # https://pytorch.org/vision/stable/models.html, num_params
+    pytest.param("alexnet", IMAGENET, 61_100_840, id="AlexNet"),
+    pytest.param("resnet18", IMAGENET, 11_689_512, id="ResNet-18"),
+    pytest.param("resnet50", IMAGENET, 25_557_032, id="ResNet-50"),
+    # Devlin et al. 2019: 110M and 340M with the pooler; with the head for masked tokens in its place these are Hugging Face's counts
+    pytest.param("bert_base", WORD_PIECES, 109_514_298, id="BERT base"),
+    pytest.param("bert_large", WORD_PIECES, 335_174_458, id="BERT large"),
+    # Radford et al. 2019, table 2, says 117M, which its authors corrected to 124M (github.com/openai/gpt-2)
+    pytest.param("gpt2_small", BYTE_PAIRS, 124_439_808, id="GPT-2 small"),
+    pytest.param("gpt2_medium", BYTE_PAIRS, 354_823_168, id="GPT-2 medium")])
+def test_networks_have_as_many_parameters_as_published(name: str, shapes: Shapes, published: int) -> None:
+    assert _parameters(_blocks(name, shapes)) == published
+
+
+@pytest.mark.parametrize(("name", "shapes", "published"), [
+    # LeCun et al. 1998: connections without those of the biases: 117,600 + 240,000 (all maps of C3) + 48,000 + 10,080 + 840
+    pytest.param("lenet5", DIGITS, 416_520, id="LeNet-5"),
+    # https://pytorch.org/vision/stable/models.html, GFLOPS: multiply-and-adds
+    pytest.param("alexnet", IMAGENET, 0.714e9, id="AlexNet"),
+    pytest.param("resnet18", IMAGENET, 1.814e9, id="ResNet-18"),
+    pytest.param("resnet50", IMAGENET, 4.089e9, id="ResNet-50")])
+def test_networks_have_as_many_operations_as_published(name: str, shapes: Shapes, published: float) -> None:
+    assert _multiplications(_blocks(name, shapes), shapes) == pytest.approx(published, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "shapes"), [
+    ("mlp", DIGITS), ("lenet5", CIFAR), ("alexnet_cifar", CIFAR), ("inception", CIFAR), ("linear", PAIRS), ("two_three_two", PAIRS)])
+def test_small_networks_return_logits_and_can_be_cut(name: str, shapes: Shapes) -> None:
+    kind = ImageModelConfig(kind="image", network=name) if shapes.image else TabularModelConfig(network=name)
+    model = build_model(kind, shapes)
+    x = torch.randn(3, *shapes.image) if shapes.image else torch.randn(3, 2)
+    assert model(x).shape == (3, shapes.num_outputs)
+    assert model.block_list.uncut == ""
+    assert len(model.block_list) >= {"linear": 1, "two_three_two": 2, "mlp": 3, "inception": 12}.get(name, 5)
+
+
+def test_the_branches_of_inception_are_blocks_and_several_tensors_cross_between_them() -> None:
+    blocks = _blocks("inception", CIFAR)
+    assert "inception1.three.1" in [block.name for block in blocks]
+    assert max(len(blocks.crossing(border)) for border in range(len(blocks))) == 4
+
+
+def test_any_split_of_the_2_3_2_network_s_samples_weighted_by_rows_gives_the_serial_gradient() -> None:
+    """The lecture: two workers with 3 and 2 of five samples. Their plain average is 0.001894."""
+    model = build_model(TabularModelConfig(network="two_three_two"), PAIRS).double()
+    hidden, output = model.get_submodule("hidden"), model.get_submodule("output")
+    for layer, rows in ((hidden, [[1.0, 0, 1], [0, 1, 1], [1, 1, 1]]), (output, [[1.0, 0, 1, 1], [0, 1, 0, 1]])):
+        assert isinstance(layer, nn.Linear)
+        weights = torch.tensor(rows, dtype=torch.float64)
+        layer.weight.data, layer.bias.data = weights[:, :-1].clone(), weights[:, -1].clone()
+    x = torch.tensor([[0.5, 1.5], [2, 1], [1, 0.5], [1.5, 1], [2.5, 2]], dtype=torch.float64)
+    y = torch.tensor([[1.0, 0]] * 3 + [[0.0, 1]] * 2, dtype=torch.float64)
+
+    def gradient_sum(first: int, last: int) -> float:
+        model.zero_grad()
+        (0.5 * (torch.sigmoid(model(x[first:last])) - y[first:last]).square()).sum().backward()
+        gradient = model.get_parameter("hidden.weight").grad
+        assert gradient is not None
+        return gradient[0, 0].item()
+
+    for split in range(6):
+        assert (gradient_sum(0, split) + gradient_sum(split, 5)) / 5 == pytest.approx(0.001463, abs=5e-7)
+    assert (gradient_sum(0, 3) / 3 + gradient_sum(3, 5) / 2) / 2 == pytest.approx(0.001894, abs=5e-7)  # the control
+
+
+def test_linear_regression_on_plain_tensors_as_a_module_and_solved_are_the_same() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(40, 3, generator=generator, dtype=torch.float64)
+    y = x @ torch.tensor([2.0, -1, 0.5], dtype=torch.float64) + 3 + 0.1 * torch.randn(40, generator=generator, dtype=torch.float64)
+    ones = torch.cat([x, torch.ones(40, 1, dtype=torch.float64)], dim=1)
+    solved = torch.linalg.lstsq(ones, y).solution
+    model = build_model(TabularModelConfig(network="linear"), Shapes(num_numeric=3)).double()
+    module = list(model.parameters())
+    for parameter in module:
+        nn.init.zeros_(parameter)
+    plain = torch.zeros(4, dtype=torch.float64)
+    for _ in range(500):
+        plain -= 0.5 * ones.T @ (ones @ plain - y) / 40  # the gradient by hand
+        model.zero_grad()
+        (0.5 * (model(x) - y).square()).mean().backward()
+        for parameter in module:
+            assert parameter.grad is not None
+            parameter.data -= 0.5 * parameter.grad
+    weights = torch.cat([parameter.data.flatten() for parameter in module])
+    torch.testing.assert_close(weights, plain, rtol=0, atol=1e-12)
+    torch.testing.assert_close(weights, solved, rtol=0, atol=1e-8)
+
+
+def test_a_library_s_network_is_named_after_a_dot_and_takes_its_options() -> None:
+    pytest.importorskip("torchvision")
+    config = ImageModelConfig(kind="image", network="torchvision.resnet18", options={"width_per_group": 64})
+    assert _parameters(list_blocks(config, CIFAR)) == 11_181_642
+
+
+def test_a_library_s_trained_weights_have_the_names_and_shapes_that_model_weights_asks_for() -> None:
+    from sparkring.pipelines.training.job.given_weights import Kind, fit_of
+
+    theirs = pytest.importorskip("torchvision").models.resnet18(num_classes=10).state_dict()
+    ours = build_model(ImageModelConfig(kind="image", network="resnet18"), CIFAR).state_dict()
+    given, network = ({name: Kind(tuple(tensor.shape), tensor.is_floating_point()) for name, tensor in state.items()}
+                      for state in (theirs, ours))
+    assert fit_of(given, network).findings == []
+
+
+def test_a_registered_network_of_the_same_name_wins() -> None:
+    def lenet5(shapes: Shapes) -> nn.Sequential:
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, shapes.num_outputs))
+
+    networks.network(lenet5)
+    assert _parameters(_blocks("lenet5", DIGITS)) == 7850
+
+
+@pytest.mark.parametrize(("network", "options", "message"), [
+    pytest.param("lenet", {}, r"no network of that name is registered; did you mean 'lenet5'\?", id="a word"),
+    pytest.param("torchvision.resnet51", {}, r"did you mean 'torchvision.resnet\d+'\?", id="of torchvision"),
+    pytest.param("torchvision.resnet18", {"depth": 3}, r"resnet18 cannot be built: .*depth.*; give it arguments",
+                 id="an option"),
+    pytest.param("torchvision.resnet18", {"weights": "DEFAULT"}, r"would fetch weights on every rank; give them as a file: model.weights",
+                 id="weights"),
+    pytest.param("bert_base", {}, r"takes rows of tokens", id="tokens"),
+    pytest.param("linear", {}, "takes rows with numbers", id="numbers")])
+def test_what_the_catalogue_does_not_have_is_refused(network: str, options: dict[str, object], message: str) -> None:
+    if "." in network:
+        pytest.importorskip("torchvision")
+    with pytest.raises(ConfigError, match=message):
+        list_blocks(ImageModelConfig.model_validate({"kind": "image", "network": network, "options": options}), CIFAR)
+
+
+def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "timm", None)
+    monkeypatch.setattr(seams.EXTRAS_FIND_SPEC, lambda _: None)
+    with pytest.raises(EnvironmentProblem, match=r"timm is not installed for .*; run .*'sparkring\[networks\]'"):
+        list_blocks(ImageModelConfig(kind="image", network="timm.resnet18"), CIFAR)
+
+
+def test_logits_of_one_output_have_no_axis() -> None:
+    logits: Tensor = build_model(TabularModelConfig(network="linear"), Shapes(num_numeric=3))(torch.zeros(4, 3))
+    assert logits.shape == (4,)
