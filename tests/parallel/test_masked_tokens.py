@@ -44,10 +44,10 @@ def serial(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.parametrize(("ranks", "parallel"), [
-    pytest.param(2, {"replicas": [1, 1], "micro_batches": 4}, id="two stages"),
-    pytest.param(2, {}, id="two ranks", marks=pytest.mark.nightly),
+    pytest.param(2, {}, id="two ranks"),
+    pytest.param(3, {"replicas": [2, 1], "micro_batches": 4, "schedule": "zero_bubble"}, id="unequal stages"),
     pytest.param(2, {"shards": 2}, id="two shards", marks=pytest.mark.nightly),
-    pytest.param(3, {"replicas": [2, 1], "micro_batches": 4, "schedule": "zero_bubble"}, id="unequal stages")])
+    pytest.param(4, {"replicas": [1, 1], "shards": 2, "micro_batches": 4}, id="stages of shards", marks=pytest.mark.nightly)])
 def test_every_layout_trains_the_weights_of_one_process(
         dataset: Dataset, serial: Run, tmp_path: Path, ranks: int, parallel: dict[str, Any]) -> None:
     folder, found = _run(dataset, tmp_path, ranks, parallel)

@@ -38,7 +38,8 @@ def write_token_dataset(folder: Path, groups: Sequence[int], *, validation_rows:
     dataset = Dataset(str(folder))
     dataset.commit(Manifest(
         version=1, parent=None, data_id="d1", content_id=content_id(fields, splits), recipe_id="r1", created_at="2026-01-01T00:00:00Z",
-        code_version="test", row_id="row_id", label="", task="masked_tokens" if masked else "next_token", fields=fields, splits=splits, recipe={}, source={},
+        code_version="test", row_id="row_id", label="", task="masked_tokens" if masked else "next_token", fields=fields,
+        splits=splits, recipe={}, source={},
         tensors=(*describe_tokens(feature)[1], TensorSpec(name="row_id", dtype="int64", fields=("row_id",), stacked=False)),
         preprocessing=Preprocessing(numeric=(), categorical=(), train_rows=splits["train"].rows, tokens=feature)))
     return dataset
