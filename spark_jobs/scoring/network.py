@@ -163,8 +163,10 @@ class Network:
             assert features.tokens is not None
             field, tensors = describe_tokens(features.tokens)
         assembler = Assembler(specs=tensors, fields={field.name: field}, seed=0, augmented=False)
-        ids = {} if row_ids is None else {ROW_ID: row_ids.to_numpy()}
-        return assembler.join([{tensor.name: found for tensor in tensors} | ids], epoch=0)
+        rows: dict[str, Any] = {tensor.name: found for tensor in tensors}
+        if row_ids is not None:
+            rows[ROW_ID] = row_ids.to_numpy()
+        return assembler.join([rows], epoch=0)
 
 
 _LOADED: dict[tuple[str, str], Loaded] = {}

@@ -36,8 +36,8 @@ def masked(tokens: Tokens, row_ids: NDArray[np.int64], how: MaskSpec, *, seed: i
     Source: Devlin et al., "BERT: pre-training of deep bidirectional transformers for language understanding", NAACL 2019, section 3.1.
         There a row has exactly 15 % of its tokens chosen; here each token is chosen by itself.
     """
-    positions = np.arange(1, tokens.shape[1] + 1, dtype=np.uint64)
-    words = mix(row_bits(row_ids, seed=seed, epoch=epoch)[:, None] + positions * _GAMMA)
+    steps = np.arange(1, tokens.shape[1] + 1, dtype=np.uint64) * _GAMMA
+    words = mix(np.add(row_bits(row_ids, seed=seed, epoch=epoch)[:, None], steps))
     chosen = (_unit(words >> _HALF) < SHARE) & (tokens != how.pad_id)
     if how.targets:
         return np.where(chosen, tokens, how.pad_id)
