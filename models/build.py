@@ -28,6 +28,8 @@ class Shapes:
     """Tokens of a row."""
     vocabulary: int = 0
     """Number of token ids."""
+    masked: bool = False
+    """Whether tokens of a row are masked: a position then sees those on both sides."""
     num_outputs: int = 1
     """Outputs of a row: 1 for a 0 / 1 label or a number, else the number of classes."""
 
@@ -66,7 +68,7 @@ def list_blocks(config: ModelConfig, shapes: Shapes) -> BlockList:
         assert shapes.image is not None
         return image_blocks(shapes.image[0], shapes.num_outputs, widths=config.widths, norm=config.norm, dropout=config.dropout)
     return text_blocks(shapes.vocabulary, shapes.length, width=config.width, layers=config.layers, heads=config.heads, tied=config.tied,
-                       dropout=config.dropout)
+                       dropout=config.dropout, causal=not shapes.masked)
 
 
 def _inputs(shapes: Shapes) -> tuple[str, ...]:

@@ -4,7 +4,7 @@
     tabular    numeric         (B, F)          the run's float type
                categorical     (B, C)          int64
     image      image           (B, C, H, W)    the run's float type
-    text       tokens          (B, T)          int64; predicts itself, so it is the label, too
+    text       tokens          (B, T)          int64; of next_token the label, too
     any        row_seeds       (B,)            int64; of a model with dropout, derived from the row ids
 """
 

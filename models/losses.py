@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from sparkring.conf.schema import RegressionLoss
+from sparkring.conf.schema import RegressionLoss, Task
 from sparkring.errors import ConfigError
 
 
@@ -86,6 +86,19 @@ def next_token_loss_sum(logits: Tensor, tokens: Tensor, *, pad_id: int) -> Tenso
     return mean_over_tokens(*next_token_nats(logits, tokens, pad_id=pad_id))
 
 
+def masked_token_loss_sum(logits: Tensor, targets: Tensor, *, pad_id: int) -> Tensor:
+    """Sum over rows of the mean cross entropy of each row's masked tokens, in nats.
+
+    Args:
+        logits: (rows, length, vocabulary).
+        targets: (rows, length) int64: the token at each masked position, ``pad_id`` elsewhere.
+        pad_id: Marks what is not to be found.
+    Returns:
+        A scalar; 0 for no rows, and a row without masked tokens adds 0.
+    """
+    return mean_over_tokens(*token_nats(logits, targets, pad_id=pad_id))
+
+
 def next_token_nats(logits: Tensor, tokens: Tensor, *, pad_id: int) -> tuple[Tensor, Tensor]:
     """The cross entropy of every predicted token.
 
@@ -93,14 +106,29 @@ def next_token_nats(logits: Tensor, tokens: Tensor, *, pad_id: int) -> tuple[Ten
         (rows, length) nats of the token after each position, and (rows, length) whether that token is predicted. It is
         not at the end of a row and before padding; there the nats are 0.
     """
-    targets = next_tokens(tokens, pad_id=pad_id)
+    return token_nats(logits, next_tokens(tokens, pad_id=pad_id), pad_id=pad_id)
+
+
+def token_nats(logits: Tensor, targets: Tensor, *, pad_id: int) -> tuple[Tensor, Tensor]:
+    """The cross entropy of each target (rows, length), 0 where that is ``pad_id``; and whether it is another one."""
     nats = functional.cross_entropy(widened(logits).flatten(0, 1), targets.flatten(), ignore_index=pad_id, reduction="none")
     return nats.view_as(targets), targets != pad_id
 
 
-def next_token_hits(logits: Tensor, tokens: Tensor, counted: Tensor) -> Tensor:
-    """(rows, length - 1) whether the likeliest token is the right one; ``counted`` is what ``next_token_nats`` returns."""
-    return (logits[:, :-1].argmax(dim=2) == tokens[:, 1:]) & counted[:, :-1]
+def token_hits(logits: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
+    """(rows, length) whether the likeliest token is the target; ``counted`` is what ``token_nats`` returns."""
+    return (logits.argmax(dim=2) == targets) & counted
+
+
+def targets_of(task: Task, labels: Tensor, *, pad_id: int) -> Tensor:
+    """(rows, length) the token to predict at each position, ``pad_id`` where there is none.
+
+    Args:
+        task: ``next_token``, whose labels are the tokens, or ``masked_tokens``, whose labels are the targets.
+        labels: (rows, length).
+        pad_id: The id that fills rows up.
+    """
+    return next_tokens(labels, pad_id=pad_id) if task == "next_token" else labels
 
 
 def widened(logits: Tensor) -> Tensor:

@@ -1,12 +1,14 @@
-"""The network for token sequences: a causal transformer decoder that predicts each next token.
+"""The network for token sequences: a transformer that predicts each next token, or the masked ones.
 
     tokens (B, T) -> embedding + position -> [x + attention(norm(x)); x + mlp(norm(x))] x layers -> norm -> logits (B, T, V)
 
-Position t sees the tokens 0..t only. The output matrix may be the embedding's (tied), which saves V x D parameters.
+Where next tokens are predicted, position t sees the tokens 0..t only (causal); where masked ones are, it sees all.
+The output matrix may be the embedding's (tied), which saves V x D parameters.
 Dropout acts on the embedding, and on the results of attention and perceptron.
 Shapes: B rows, T tokens, D width, H heads, V vocabulary.
 Source: Radford et al., "Language models are unsupervised multitask learners", 2019 (pre-norm blocks, residual weights
 scaled down with depth); Press and Wolf, "Using the output embedding to improve language models", EACL 2017 (tying).
+Masked tokens: Devlin et al., "BERT", NAACL 2019, which normalises after each addition and not before.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from sparkring.models.inputs import ROW_SEEDS, TOKENS
 INITIAL_STD = 0.02
 
 
-def text_blocks(vocabulary: int, length: int, *, width: int, layers: int, heads: int, tied: bool, dropout: float = 0.0) -> BlockList:
+def text_blocks(vocabulary: int, length: int, *, width: int, layers: int, heads: int, tied: bool, dropout: float = 0.0,
+                causal: bool = True) -> BlockList:
     """List the network's blocks: the embeddings, each decoder block, and the head, which makes logits.
 
     Args:
@@ -37,6 +40,7 @@ def text_blocks(vocabulary: int, length: int, *, width: int, layers: int, heads:
         heads: H.
         tied: Whether the output matrix is the embedding's.
         dropout: Share of elements dropped; above 0 the network takes ``row_seeds`` (B,) beside the tokens.
+        causal: Whether no position sees a later one.
     """
     embedding = partial(_initialised, partial(TokenEmbedding, vocabulary, width))
     position = partial(_initialised, partial(nn.Embedding, length, width))
@@ -50,7 +54,7 @@ def text_blocks(vocabulary: int, length: int, *, width: int, layers: int, heads:
         head = Block("head", {"norm": norm, "head": output}, writes=(LOGITS,))
 
     def decoder(name: str) -> Factory:
-        return partial(_initialised, partial(DecoderBlock, width, heads, dropout=dropout, name=name),
+        return partial(_initialised, partial(DecoderBlock, width, heads, dropout=dropout, name=name, causal=causal),
                        added_std=INITIAL_STD / math.sqrt(2 * layers))
 
     names = [f"blocks.{number}" for number in range(layers)]
@@ -75,9 +79,9 @@ class TokenLogits(nn.Linear):
 class DecoderBlock(nn.Module):
     """Attention, then a multilayer perceptron; each takes normalised input, and its result is added to the input."""
 
-    def __init__(self, width: int, heads: int, *, dropout: float = 0.0, name: str = "") -> None:
+    def __init__(self, width: int, heads: int, *, dropout: float = 0.0, name: str = "", causal: bool = True) -> None:
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(width), CausalAttention(width, heads)
+        self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads, causal=causal)
         self.norm2, self.grow, self.shrink = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.dropout1, self.dropout2 = (RowDropout(dropout, place=f"{name}.{part}") for part in ("attention", "perceptron"))
 
@@ -89,12 +93,12 @@ class DecoderBlock(nn.Module):
         return mixed
 
 
-class CausalAttention(nn.Module):
-    """Scaled dot-product attention in which no position sees a later one."""
+class Attention(nn.Module):
+    """Scaled dot-product attention; causal: no position sees a later one."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, *, causal: bool) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.causal = heads, causal
         self.query_key_value = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
 
@@ -102,7 +106,7 @@ class CausalAttention(nn.Module):
         """Return a tensor of the input's shape."""
         # (B, T, 3D) -> (B, T, 3, H, D/H) -> three times (B, H, T, D/H)
         parts = self.query_key_value(x_BTD).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed_BHTd = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
+        mixed_BHTd = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=self.causal)
         projected: Tensor = self.project(mixed_BHTd.transpose(1, 2).flatten(2))
         return projected
 

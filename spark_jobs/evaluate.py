@@ -3,7 +3,7 @@
     binary       the base rate and logistic regression; AUC, calibration and more: metrics.py
     multiclass   the base rate; loss, accuracy, confusion: scoring/class_metrics.py
     regression   the mean of train labels and ridge regression; R2, errors and more: evaluation/regression.py
-    next_token   the base rate; loss, accuracy, bits a byte: scoring/class_metrics.py
+    next_token   the base rate; loss, accuracy, bits a byte: scoring/class_metrics.py; so of masked_tokens, without bits a byte
 
     sparkring evaluate local/flights
 
@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkring.conf.loading import ConfigLike, config_of_job
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import TEXT_TASKS, Config
 from sparkring.errors import DatasetError
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.row_schema import Standardisation
@@ -182,13 +182,13 @@ class _Evaluation:
 
 def _evaluate_by_tasks(config: Config, test: SplitRows, manifest: Manifest, session: SparkSession) -> Metrics:
     """The network's evaluation, predicted by Spark's tasks."""
-    keep = [] if manifest.task == "next_token" else [manifest.label]
+    keep = [] if manifest.task in TEXT_TASKS else [manifest.label]
     predicted = predict_split(session, test, Model.of(config.run_url), keep=keep, batch_rows=config.score.batch_rows)
     if manifest.task == "multiclass":
         return evaluate_classes(predicted, label=manifest.label, classes=manifest.preprocessing.classes)
     if manifest.preprocessing.label is not None:
         return evaluate_numbers(predicted, label=manifest.label, fitted=manifest.preprocessing.label)
-    if manifest.task == "next_token":
+    if manifest.task in TEXT_TASKS:
         assert manifest.preprocessing.tokens is not None
         return evaluate_tokens(predicted, tokens=manifest.preprocessing.tokens, split=SPLIT)
     return binary_metrics(*_collect(predicted, manifest.label)).model_dump(mode="json")
@@ -216,7 +216,7 @@ def _baselines(network: Metrics, train: DataFrame, test: DataFrame, manifest: Ma
     """
     if manifest.task == "multiclass":
         return {"base_rate": class_base_rate(train, network, label=manifest.label)}
-    if manifest.task == "next_token":
+    if manifest.task in TEXT_TASKS:
         assert manifest.preprocessing.tokens is not None
         return {"base_rate": token_base_rate(train, test, tokens=manifest.preprocessing.tokens, split=SPLIT)}
     if manifest.preprocessing.label is not None:

@@ -73,6 +73,9 @@ def generate(config: ConfigLike, prompts: Sequence[str], *, max_tokens: int = 20
     if tokens is None or card.model.kind != "text":
         raise ConfigError(f"the model of {config.run_url} is of kind {card.model.kind}, which cannot continue texts; name a run of a model "
                           "of kind text.")
+    if tokens.mask:
+        raise ConfigError(f"the model of {config.run_url} finds masked tokens, and a token that it adds would have nothing on its right; "
+                          "name a run of the task next_token.")
     encoding = _token_encoding(config, tokens)
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
     begun = [ids.tolist() for ids in encoding.encode([prompt.encode() for prompt in prompts])]

@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkring.conf.loading import ConfigLike, config_of_job
-from sparkring.conf.schema import Config, PrepareConfig
+from sparkring.conf.schema import TEXT_TASKS, Config, PrepareConfig
 from sparkring.errors import SourceError
 from sparkring.models.inputs import TOKENS
 from sparkring.pipelines.data.dataset.commit import commit_version
@@ -136,7 +136,7 @@ def prepare(config: ConfigLike, *, append: bool = False, spark: SparkSession | N
 def _tell_left_out(manifest: Manifest, progress: Progress) -> None:
     """Say that a first version has fewer rows than its single source; to count the label's nulls would take the query once more."""
     examples = sum(split.rows for split in manifest.splits.values())
-    if len(manifest.source) != 1 or manifest.task == "next_token":
+    if len(manifest.source) != 1 or manifest.task in TEXT_TASKS:
         return
     ((name, facts),) = manifest.source.items()
     if examples < facts["rows"]:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkring.conf.loading import ConfigLike, config_of_job
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import TEXT_TASKS, Config
 from sparkring.errors import ConfigError, DatasetError
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.stores.base import Store
@@ -187,7 +187,7 @@ class _Job:
                 "code": __version__}
 
     def _split_scores(self, session: SparkSession, rows: SplitRows, manifest: Manifest) -> DataFrame:
-        keep = [manifest.row_id] if manifest.task == "next_token" else [manifest.row_id, manifest.label]
+        keep = [manifest.row_id] if manifest.task in TEXT_TASKS else [manifest.row_id, manifest.label]
         require_free(keep, (MODEL, VERSION, SPLIT))
         scored = predict_split(session, rows, self.model, keep=keep, batch_rows=self.config.score.batch_rows, top_k=self.config.score.top_k)
         if manifest.task == "multiclass":

@@ -83,7 +83,7 @@ class ImageModelConfig(_NetworkConfig):
 
 
 class TextModelConfig(_NetworkConfig):
-    """The network for tokens: a causal transformer decoder."""
+    """The network for tokens: a transformer; causal unless the task is masked_tokens."""
 
     kind: Literal["text"]
     width: Positive = 128

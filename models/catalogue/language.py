@@ -40,16 +40,20 @@ def gpt2_medium(shapes: Shapes, *, dropout: float = 0.0) -> BlockList:
 
 
 def _bert(shapes: Shapes, dropout: float, options: Mapping[str, Any], *, width: int, layers: int, heads: int) -> BlockList:
-    _require_tokens("bert", shapes)
+    _require_tokens("bert", shapes, masked=True)
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": 4 * width}
     return transformers_network("BertForMaskedLM", shapes, dropout=dropout, **{**sizes, "attention_probs_dropout_prob": 0.0, **options})
 
 
 def _gpt2(shapes: Shapes, dropout: float, *, width: int, layers: int, heads: int) -> BlockList:
-    _require_tokens("gpt2", shapes)
+    _require_tokens("gpt2", shapes, masked=False)
     return text_blocks(shapes.vocabulary, shapes.length, width=width, layers=layers, heads=heads, tied=True, dropout=dropout)
 
 
-def _require_tokens(name: str, shapes: Shapes) -> None:
+def _require_tokens(name: str, shapes: Shapes, *, masked: bool) -> None:
     if not shapes.length:
         raise ConfigError(f"model.network={name}... takes rows of tokens; name their column in prepare.features.tokens.")
+    if masked != shapes.masked:
+        raise ConfigError(f"model.network={name}... sees " + (
+            "the tokens that next_token asks for; set prepare.task: masked_tokens." if masked else
+            "no token on the right, so it cannot use both sides of a masked one; set prepare.task: next_token."))

@@ -177,7 +177,7 @@ def _cut_texts(documents: DataFrame, config: PrepareConfig, encoding: TokenEncod
     begin("cutting into tokens")
     before = parent.tokens if parent else None
     packed = keep(pack_documents(documents, config, encoding, sizes=sizes, first_pack=before.packs if before else 0))
-    tokens, rows = fit_tokens(packed, config.features.tokens, encoding, sizes=sizes)
+    tokens, rows = fit_tokens(packed, config, encoding, sizes=sizes)
     fitted = Preprocessing(numeric=(), categorical=(), train_rows=rows.get(SPLITS[0], 0) + (parent.train_rows if parent else 0),
                            tokens=with_appended(before, tokens) if before else tokens)
     files = {TOKENIZER: encoding.tokenizer.encode()} if encoding.tokenizer else {}

@@ -95,6 +95,8 @@ def _purpose(card: ModelCard, manifest: Manifest) -> str:
             return f"This model predicts {_code(manifest.label)}, a number."
         case "next_token":
             return "This model predicts each next token of a text."
+        case "masked_tokens":
+            return "This model predicts the masked tokens of a text."
 
 
 def _shape(each: Input) -> str:

@@ -51,7 +51,7 @@ def answers(network: nn.Module, inputs: dict[str, Tensor], card: ModelCard) -> t
             label = card.preprocessing.label
             assert label is not None
             return (logits.double() * label.std + label.mean,)
-        case "next_token":
+        case "next_token" | "masked_tokens":
             assert card.preprocessing.tokens is not None
             return logits, *_costs(widened(logits), inputs[TOKENS], pad_id=card.preprocessing.tokens.pad_id)
 

@@ -140,7 +140,7 @@ def _answers(found: dict[str, NDArray[Any]], card: ModelCard) -> Answers:
             probabilities = found[PROBABILITIES]
             return {PREDICTION: probabilities.argmax(axis=1).astype(np.int32), PROBABILITY: found[PROBABILITY],
                     PROBABILITIES: probabilities}
-        case "next_token":
+        case "next_token" | "masked_tokens":
             return {NATS: found[NATS], PREDICTED: found[PREDICTED].astype(np.int32), RIGHT: found[RIGHT].astype(np.int32)}
         case _:
             return found

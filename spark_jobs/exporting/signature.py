@@ -84,6 +84,9 @@ def signature_of(card: ModelCard, fields: Sequence[DataField]) -> Signature:
         beside = (f"reading image files, and cropping and scaling them to {fitted.image.height} x {fitted.image.width}",)
     else:
         assert fitted.tokens is not None
+        if fitted.tokens.mask:
+            raise ExportRefused(f"the model {card.name} is for masked tokens, whose masks depend on row ids, which an ONNX file does not "
+                                "take; score a split of a dataset with `sparkring score`, or export a model for next_token.")
         inputs, inside, beside = (_tokens(fitted.tokens, stored[TOKENS]),), (), (_token_work(fitted.tokens),)
     taken = next((each.name for each in inputs if each.name in outputs), None)
     if taken is not None:
@@ -103,7 +106,7 @@ def outputs_of(task: Task) -> tuple[str, ...]:
             return PREDICTION, PROBABILITY, PROBABILITIES
         case "regression":
             return (PREDICTION,)
-        case "next_token":
+        case "next_token" | "masked_tokens":
             return LOGITS, NATS, PREDICTED, RIGHT
 
 

@@ -191,7 +191,7 @@ def _text(column: ColumnFacts, said: str) -> Choice:
         return Choice(column.name, "categorical", f"text of {column.distinct:,} values{said}", distinct=column.distinct)
     if column.mean_length >= FREE_TEXT:
         return Choice(column.name, "left out", f"free text of {column.mean_length:.0f} characters: make features of it in a query, or "
-                                               "train a text model on it (task next_token)")
+                                               "train a text model on it (task next_token or masked_tokens)")
     return Choice(column.name, "hashed", f"text of about {column.distinct:,} values{said}", distinct=column.distinct)
 
 

@@ -3,7 +3,7 @@
     binary       cross entropy of the label, in nats
     multiclass   the same
     regression   squared error, in the label's unit squared
-    next_token   nats of a row, summed over its predicted tokens
+    next_token   nats of a row, summed over its predicted tokens; so of masked_tokens, whose masks are the same for both models
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from sparkring.conf.schema import TEXT_TASKS
 from sparkring.errors import DatasetError, NotFinite
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.stores.open import open_store
@@ -45,7 +46,7 @@ def compare(session: SparkSession, manifest: Manifest, *, champion: str, candida
     models = {"champion": Model.of(champion), "candidate": Model.of(candidate)}
     url = models["candidate"].card.dataset_url
     rows = SplitRows.of(manifest, url, SPLIT)
-    keep = [manifest.row_id] if manifest.task == "next_token" else [manifest.row_id, manifest.label]
+    keep = [manifest.row_id] if manifest.task in TEXT_TASKS else [manifest.row_id, manifest.label]
     losses = (_losses(predict_split(session, rows, model, keep=keep, batch_rows=batch_rows), manifest, name)
               for name, model in models.items())
     # No join: Spark would broadcast one side, whatever its size (predict_split).
@@ -82,7 +83,7 @@ def _loss(manifest: Manifest) -> Column:
             return _nats(sf.get(sf.col(PROBABILITIES), label.cast("int")))
         case "regression":
             return sf.pow(sf.col(PREDICTION) - label, sf.lit(2))
-        case "next_token":
+        case "next_token" | "masked_tokens":
             return sf.col(NATS)
 
 

@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 
 from sparkring.models.inputs import TOKENS
 from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
+from sparkring.pipelines.data.dataset.row_schema import LABEL, ROW_ID
 from sparkring.pipelines.data.loading.assemble import Assembler
 from sparkring.pipelines.training.evaluation.totals import Metrics, bits_per_byte, class_metrics, mean_metrics, token_metrics
 from sparkring.spark_jobs.etl.columns.expressions import named
@@ -49,14 +50,14 @@ def evaluate_classes(predicted: DataFrame, *, label: str, classes: Sequence[str]
 
 
 def evaluate_tokens(predicted: DataFrame, *, tokens: TokensFeature, split: str) -> Metrics:
-    """Evaluate a network that predicts the next token.
+    """Evaluate a network that predicts the next token, or the masked ones.
 
     Args:
         predicted: The result of ``predict`` for the test rows.
         tokens: The fitted tokens.
         split: Name of the test rows' split.
     Returns:
-        ``rows`` (predicted tokens), ``loss`` (nats a token), ``accuracy``, ``bits_per_byte``.
+        ``rows`` (predicted tokens), ``loss`` (nats a token), ``accuracy`` and, of next tokens, ``bits_per_byte``.
     """
     found = predicted.agg(sf.sum(NATS).alias("nats"), sf.sum(PREDICTED).alias("rows"), sf.sum(RIGHT).alias("right")).collect()[0]
     return token_metrics(nats=found["nats"], hits=found["right"], count=found["rows"], tokens=tokens, split=split)
@@ -79,8 +80,8 @@ def class_base_rate(train: DataFrame, network: Metrics, *, label: str) -> Metric
 
 def token_base_rate(train: DataFrame, test: DataFrame, *, tokens: TokensFeature, split: str) -> Metrics:
     """The metrics of ``evaluate_tokens`` if each test token were predicted by its share of the train split."""
-    figures = _base_rate(_count_targets(train, tokens) + 1, _count_targets(test, tokens))
-    return {**figures, "bits_per_byte": bits_per_byte(figures["loss"], tokens, split)}
+    found = _base_rate(_count_targets(train, tokens) + 1, _count_targets(test, tokens))
+    return found if tokens.mask else {**found, "bits_per_byte": bits_per_byte(found["loss"], tokens, split)}
 
 
 def _base_rate(train: Counts, test: Counts) -> Metrics:
@@ -91,8 +92,9 @@ def _base_rate(train: Counts, test: Counts) -> Metrics:
 
 
 def _count_targets(frame: DataFrame, tokens: TokensFeature) -> Counts:
-    """Count, for each token, how often it is the token to predict."""
-    counted = frame.select(TOKENS).mapInArrow(partial(_count_batches, tokens=tokens), "token int, times bigint")
+    """Count, for each token, how often it is the token to predict. Of masked tokens: with the masks of held-out rows, on train too."""
+    read = frame.select(TOKENS, *([named(tokens.mask.row_id)] if tokens.mask else []))
+    counted = read.mapInArrow(partial(_count_batches, tokens=tokens), "token int, times bigint")
     counts = np.zeros(tokens.vocabulary, np.int64)
     for row in counted.groupBy("token").agg(sf.sum("times").alias("times")).collect():
         counts[row["token"]] = row["times"]
@@ -100,13 +102,16 @@ def _count_targets(frame: DataFrame, tokens: TokensFeature) -> Counts:
 
 
 def _count_batches(batches: Iterable[pa.RecordBatch], *, tokens: TokensFeature) -> Iterator[pa.RecordBatch]:
-    field, tensor = describe_tokens(tokens)
-    assembler = Assembler(specs=(tensor,), fields={field.name: field}, seed=0, augmented=False)
+    field, tensors = describe_tokens(tokens)
+    assembler = Assembler(specs=tensors, fields={field.name: field}, seed=0, augmented=False)
     counts = np.zeros(tokens.vocabulary, np.int64)
     for batch in batches:
         if batch.num_rows:
-            rows = assembler.join([{tensor.name: batch.column(0).to_pylist()}], epoch=0)[tensor.name].numpy()
-            counts += np.bincount(rows[:, 1:].ravel(), minlength=tokens.vocabulary)
+            cells = batch.column(0).to_pylist()
+            ids = {ROW_ID: batch.column(1).to_numpy()} if tokens.mask else {}
+            made = assembler.join([{tensor.name: cells for tensor in tensors} | ids], epoch=0)
+            targets = made[LABEL] if tokens.mask else made[TOKENS][:, 1:]
+            counts += np.bincount(targets.numpy().ravel(), minlength=tokens.vocabulary)
     counts[tokens.pad_id] = 0
     there = np.flatnonzero(counts)
     yield pa.RecordBatch.from_pydict({"token": pa.array(there.astype(np.int32)), "times": pa.array(counts[there])})

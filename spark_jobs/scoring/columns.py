@@ -9,6 +9,7 @@
     next_token   nats               double: cross entropy, summed over the row's predicted tokens
                  tokens_predicted   int: number of these tokens
                  tokens_right       int: number of these for which the likeliest token was right
+    masked_tokens: as next_token, of the row's masked tokens
 
 Scores of a split have three more, which new rows have no use for: ``model``, ``dataset_version`` and ``split``.
 """
@@ -44,13 +45,13 @@ def predicted_columns(task: Task, top_k: int | None = None) -> tuple[str, ...]:
             return PREDICTION, PROBABILITY, PROBABILITIES, *([TOP_K] if top_k else [])
         case "regression":
             return (PREDICTION,)
-        case "next_token":
+        case "next_token" | "masked_tokens":
             return NATS, PREDICTED, RIGHT
 
 
 def telling_column(task: Task) -> str:
     """The column that is finite if the network's answer is."""
-    return {"regression": PREDICTION, "next_token": NATS}.get(task, PROBABILITY)
+    return {"regression": PREDICTION, "next_token": NATS, "masked_tokens": NATS}.get(task, PROBABILITY)
 
 
 def split_columns(task: Task, top_k: int | None = None) -> tuple[str, ...]:

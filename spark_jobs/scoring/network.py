@@ -3,7 +3,7 @@
     columns of a batch (pandas)        inputs (tensors)                answers (pandas)
       numbers, scaled            ->      numeric (B, F)
       ids, or texts to look up   ->      categorical (B, C)      ->      what ``predict.ANSWERS`` says of the task
-      files, tokens              ->      image, tokens
+      files, tokens              ->      image, tokens (masked: and the labels, which the network leaves alone)
 
 A worker outlives its tasks and keeps what it loaded. Runs on executors alone; Spark's side is ``predict.py`` and ``predict_split.py``.
 The network travels as JSON and safetensors with the function: workers neither read the run folder nor unpickle anything from it.
@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from sparkring.errors import SourceError
-from sparkring.models.inputs import CATEGORICAL, NUMERIC, TOKENS
+from sparkring.models.inputs import CATEGORICAL, NUMERIC
+from sparkring.pipelines.data.dataset.row_schema import ROW_ID, TensorSpec
 from sparkring.pipelines.training.job.model_files import ModelCard, model_from_bytes
+from sparkring.pipelines.training.job.tasks import label_tensor
 from sparkring.spark_jobs.etl.encoding.describe import describe_image, describe_tokens
 from sparkring.spark_jobs.launch.gpus.visible import VARIABLE, named_gpus
 from sparkring.spark_jobs.scoring.columns import NATS, PREDICTED, PREDICTION, PROBABILITIES, PROBABILITY, RIGHT
@@ -145,22 +147,26 @@ class Network:
             rows = len(columns[0])
             return {NUMERIC: torch.from_numpy(matrix([column.to_numpy() for column in columns[:num_numeric]], rows, np.float32)),
                     CATEGORICAL: torch.from_numpy(matrix(ids, rows, np.int64))}
-        return self._decoded(columns[0])
+        return self._decoded(*columns)
 
-    def _decoded(self, cells: pd.Series) -> dict[str, Tensor]:
-        """Images or rows of tokens from what the dataset stores of them."""
+    def _decoded(self, cells: pd.Series, row_ids: pd.Series | None = None) -> dict[str, Tensor]:
+        """Images or rows of tokens from what the dataset stores of them; masked tokens come with their rows' ids."""
         from sparkring.pipelines.data.loading.assemble import Assembler
 
         features, found = self.card.preprocessing, list(cells)
         if self.card.model.kind == "image":
             assert features.image is not None
             field, tensor = describe_image(features.image)
+            tensors: tuple[TensorSpec, ...] = (tensor,)
             found = normalised(found, self.card) if self.raw else found
         else:
             assert features.tokens is not None
-            field, tensor = describe_tokens(features.tokens)
-        assembler = Assembler(specs=(tensor,), fields={field.name: field}, seed=0, augmented=False)
-        return assembler.join([{tensor.name: found}], epoch=0)
+            field, tensors = describe_tokens(features.tokens)
+        assembler = Assembler(specs=tensors, fields={field.name: field}, seed=0, augmented=False)
+        rows: dict[str, Any] = {tensor.name: found for tensor in tensors}
+        if row_ids is not None:
+            rows[ROW_ID] = row_ids.to_numpy()
+        return assembler.join([rows], epoch=0)
 
 
 _LOADED: dict[tuple[str, str], Loaded] = {}
@@ -209,12 +215,13 @@ def _answers(logits: Tensor, inputs: dict[str, Tensor], card: ModelCard) -> Answ
     label = card.preprocessing.label
     if label is not None:
         return {PREDICTION: (logits.double() * label.std + label.mean).cpu().numpy()}
-    from sparkring.models.losses import next_token_hits, next_token_nats
+    from sparkring.models.losses import targets_of, token_hits, token_nats
 
     assert card.preprocessing.tokens is not None
-    tokens = inputs[TOKENS]
-    nats, counted = next_token_nats(logits, tokens, pad_id=card.preprocessing.tokens.pad_id)
-    right = next_token_hits(logits, tokens, counted)
+    pad_id = card.preprocessing.tokens.pad_id
+    targets = targets_of(card.task, inputs[label_tensor(card.task)], pad_id=pad_id)
+    nats, counted = token_nats(logits, targets, pad_id=pad_id)
+    right = token_hits(logits, targets, counted)
     return {NATS: nats.sum(dim=1, dtype=torch.float64).cpu().numpy(), PREDICTED: counted.sum(dim=1, dtype=torch.int32).cpu().numpy(),
             RIGHT: right.sum(dim=1, dtype=torch.int32).cpu().numpy()}
 

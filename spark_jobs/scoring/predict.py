@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import ArrayType, DataType, DoubleType, IntegerType, StructField, StructType
 
-from sparkring.conf.schema import Task
+from sparkring.conf.schema import TEXT_TASKS, Task
 from sparkring.errors import EnvironmentProblem
 from sparkring.models.inputs import TOKENS
 from sparkring.models.networks import REGISTRY
@@ -51,7 +51,7 @@ ANSWERS: dict[Task, StructType] = {
     "binary": _struct({PROBABILITY: DoubleType()}),
     "multiclass": _struct({PREDICTION: IntegerType(), PROBABILITY: DoubleType(), PROBABILITIES: ArrayType(DoubleType())}),
     "regression": _struct({PREDICTION: DoubleType()}),
-    "next_token": _struct({NATS: DoubleType(), PREDICTED: IntegerType(), RIGHT: IntegerType()})}
+    **dict.fromkeys(TEXT_TASKS, _struct({NATS: DoubleType(), PREDICTED: IntegerType(), RIGHT: IntegerType()}))}
 """What a worker answers; a class by its number."""
 ANSWER = "__sparkring_answer"
 """The column of these, before the columns of the task are made of it."""
@@ -120,7 +120,8 @@ def feature_columns(card: ModelCard) -> list[str]:
     """The dataset columns that a model reads."""
     features = card.preprocessing
     if card.model.kind == "text":
-        return [TOKENS]
+        assert features.tokens is not None
+        return [TOKENS, *([features.tokens.mask.row_id] if features.tokens.mask else [])]
     if card.model.kind == "image" and features.image:
         return [features.image.column]
     return [*features.numeric_columns, *(feature.column for feature in features.with_ids)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
+from sparkring.conf.schema import TEXT_TASKS
 from sparkring.errors import SourceError, nearest
 from sparkring.pipelines.training.job.model_files import ModelCard
 from sparkring.spark_jobs.etl.columns.derive import check_moments
@@ -17,7 +18,7 @@ def check_raw(frame: DataFrame, card: ModelCard) -> None:
         SourceError: a feature is missing, comes twice or has a type that prepare refuses for it (the row would be encoded differently
             than in training), or the rows are texts.
     """
-    if card.task == "next_token":
+    if card.task in TEXT_TASKS:
         raise SourceError(f"the model {card.name} predicts tokens, and given texts are not cut into rows here; "
                           "prepare them as a dataset version and score a split of it.")
     features = source_columns(card)

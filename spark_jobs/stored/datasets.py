@@ -11,6 +11,7 @@ from statistics import fmean
 
 import numpy as np
 
+from sparkring.conf.schema import TEXT_TASKS
 from sparkring.errors import DatasetChanged
 from sparkring.pipelines.data.dataset.integrity import verify_document, verify_files
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest
@@ -126,7 +127,7 @@ def shuffle_quality(dataset: Dataset, manifest: Manifest, *, sample_rows: int = 
     orders = [EpochOrder(rows, seed=1, epoch=epoch, lanes=MIN_LANES) for epoch in range(EPOCHS if len(rows) <= MANY_GROUPS else 2)]
     changes = {width: fmean(owner_change(one, other, num_ranks=width) for one, other in pairwise(orders)) for width in RING_WIDTHS}
     first = orders[0]
-    if manifest.task == "next_token":  # its labels are sequences
+    if manifest.task in TEXT_TASKS:  # its labels are sequences
         return ShuffleQuality(changes, None, None, 0)
     reader = SplitReader(dataset.store, manifest, "train", tensors=[LABEL])
 

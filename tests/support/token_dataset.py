@@ -10,35 +10,38 @@ import pyarrow as pa
 
 from harness.split_file import cell, write_split
 from sparkring.pipelines.data.dataset.manifest import Manifest, Split, content_id
-from sparkring.pipelines.data.dataset.preprocessing import Preprocessing, TokensFeature
+from sparkring.pipelines.data.dataset.preprocessing import MaskFeature, Preprocessing, TokensFeature
 from sparkring.pipelines.data.dataset.row_schema import DataField, TensorSpec
 from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.spark_jobs.etl.encoding.describe import describe_tokens
 
 LENGTH, VOCABULARY, END, PAD = 6, 13, 11, 12
 
 
-def write_token_dataset(folder: Path, groups: Sequence[int], *, validation_rows: int = 37) -> Dataset:
+def write_token_dataset(folder: Path, groups: Sequence[int], *, validation_rows: int = 37, masked: bool = False) -> Dataset:
     """Commit version 1: a file a split, whose rows count through the vocabulary from anywhere, in steps of one or two.
 
     Args:
         folder: The dataset's folder.
         groups: Rows of the train split's row groups.
         validation_rows: Rows of the validation split.
+        masked: Whether the task is masked_tokens.
     """
     fields = (DataField(name="row_id", dtype="int64"), DataField(name="tokens", dtype="int32", shape=(LENGTH,), codec="ndarray"))
     generator = np.random.default_rng(0)
     splits = {"train": _write(folder, "train", groups, 0, generator),
               "validation": _write(folder, "validation", [validation_rows], sum(groups), generator)}
     counts = {name: split.rows * LENGTH for name, split in splits.items()}
+    feature = TokensFeature(
+        column="text", length=LENGTH, vocabulary=VOCABULARY + masked, end_id=END, pad_id=PAD, tokenizer_sha256=None, tokens=counts,
+        text_bytes=counts, mask=MaskFeature(mask_id=PAD + 1, row_id="row_id") if masked else None)
     dataset = Dataset(str(folder))
     dataset.commit(Manifest(
         version=1, parent=None, data_id="d1", content_id=content_id(fields, splits), recipe_id="r1", created_at="2026-01-01T00:00:00Z",
-        code_version="test", row_id="row_id", label="", task="next_token", fields=fields, splits=splits, recipe={}, source={},
-        tensors=(TensorSpec(name="tokens", dtype="int64", fields=("tokens",), stacked=False, shape=(LENGTH,)),
-                 TensorSpec(name="row_id", dtype="int64", fields=("row_id",), stacked=False)),
-        preprocessing=Preprocessing(numeric=(), categorical=(), train_rows=splits["train"].rows, tokens=TokensFeature(
-            column="text", length=LENGTH, vocabulary=VOCABULARY, end_id=END, pad_id=PAD, tokenizer_sha256=None, tokens=counts,
-            text_bytes=counts))))
+        code_version="test", row_id="row_id", label="", task="masked_tokens" if masked else "next_token", fields=fields,
+        splits=splits, recipe={}, source={},
+        tensors=(*describe_tokens(feature)[1], TensorSpec(name="row_id", dtype="int64", fields=("row_id",), stacked=False)),
+        preprocessing=Preprocessing(numeric=(), categorical=(), train_rows=splits["train"].rows, tokens=feature)))
     return dataset
 
 

@@ -112,7 +112,7 @@ class FeaturesConfig(Section):
     image: ImageConfig | None = None
     """A column of image files."""
     tokens: TokensConfig | None = None
-    """A column of texts, for the task next_token; no other feature may be beside it."""
+    """A column of texts, for the tasks next_token and masked_tokens; no other feature may be beside it."""
     raw: tuple[RawConfig, ...] = ()
     """Columns that are kept unchanged: numbers, fixed and ragged arrays."""
 

@@ -12,8 +12,10 @@ from sparkring.conf.schema.data.features import FeaturesConfig
 from sparkring.conf.schema.data.sources import AnySource
 from sparkring.conf.schema.data.splits import SplitConfig, TimeSplit
 
-Task = Literal["binary", "multiclass", "regression", "next_token"]
-"""The prediction: a label of 0 or 1, one of several classes, a number, or the next token at each position of a sequence."""
+Task = Literal["binary", "multiclass", "regression", "next_token", "masked_tokens"]
+"""The prediction: a label of 0 or 1, one of several classes, a number, each next token of a sequence, or its masked tokens."""
+TEXT_TASKS: tuple[Task, ...] = ("next_token", "masked_tokens")
+"""The tasks of rows of tokens, which are their own labels."""
 
 
 class PrepareConfig(Section):
@@ -28,11 +30,11 @@ class PrepareConfig(Section):
     """Column of the result that identifies a row: a unique, non-null bigint. Default: the column ``row_id``; if the
     query yields none, ``prepare`` makes one of each row's content."""
     task: Task = "binary"
-    """What is predicted: a label of 0 or 1, one of several classes, a number, or each next token of a text."""
+    """What is predicted: a label of 0 or 1, one of several classes, a number, each next token of a text, or its masked tokens."""
     label: str = ""
     """Column of the result to predict; rows where it is null are left out. Binary: 0 or 1. Multiclass: a number or
-    text; each value in the train split is a class. Regression: a number. Next token: none, since the text is its own
-    label."""
+    text; each value in the train split is a class. Regression: a number. Next token and masked tokens: none, since the text
+    is its own label."""
     weight: str | None = None
     """Column of the result with the weight of each row in training: 0, or a number from 1e-15 to 1e15. A step then learns from the
     weighted mean of its rows' losses. Held-out metrics count each row once. Null: so does training."""
@@ -71,16 +73,16 @@ class PrepareConfig(Section):
 
     @model_validator(mode="after")
     def _task_fits(self) -> Self:
-        text = self.task == "next_token"
+        text = self.task in TEXT_TASKS
         if text != (self.features.tokens is not None):
-            raise ValueError("task next_token and features.tokens go together; give both or neither")
+            raise ValueError(f"task {self.task if text else ' or '.join(TEXT_TASKS)} and features.tokens go together; give both or neither")
         if text == bool(self.label):
-            raise ValueError(f"task next_token has no label, found {self.label}; leave prepare.label out" if text else
+            raise ValueError(f"task {self.task} has no label, found {self.label}; leave prepare.label out" if text else
                              f"task {self.task} needs a label; name its column in prepare.label")
         if text and isinstance(self.split, TimeSplit) and self.split.rolls:
             raise ValueError("the rows of a text cannot fall anew, so its split does not roll; set prepare.split.validation_from and "
                              "test_from in place of validation and test")
         if text and self.weight is not None:
-            raise ValueError(f"task next_token has no weights, found {self.weight}: its rows are cut from joined texts; leave "
+            raise ValueError(f"task {self.task} has no weights, found {self.weight}: its rows are cut from joined texts; leave "
                              "prepare.weight out")
         return self

@@ -163,13 +163,22 @@ class ImageFeature(_Feature):
     """Standard deviation of each channel, never 0 (a constant channel gets 1)."""
 
 
+class MaskFeature(StrictModel):
+    """What masking takes beside a row's tokens."""
+
+    mask_id: int
+    """Stands where a token is hidden; the id after the padding's, so that no stored row has it."""
+    row_id: str
+    """The dataset's column of row ids, on which the masks depend."""
+
+
 class TokensFeature(_Feature):
     """A row of token ids, cut from joined texts."""
 
     length: int
     """Tokens of a row."""
     vocabulary: int
-    """Number of ids, including ``end_id`` and ``pad_id``."""
+    """Number of ids, including those of end, padding and mask."""
     end_id: int
     """Follows each document."""
     pad_id: int
@@ -182,6 +191,8 @@ class TokensFeature(_Feature):
     """UTF-8 bytes of the texts of each split."""
     packs: int = 0
     """Largest number of packs in a split; the packs of an append are numbered after them."""
+    mask: MaskFeature | None = None
+    """Of the task masked_tokens."""
 
 
 class Preprocessing(StrictModel):

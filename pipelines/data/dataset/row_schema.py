@@ -62,6 +62,17 @@ class Standardisation(StrictModel):
     """Above 0."""
 
 
+class MaskSpec(StrictModel):
+    """Masking of a row of tokens (``loading/masking.py``)."""
+
+    mask_id: int
+    """Stands where a token is hidden."""
+    pad_id: int
+    """Fills a row up, and the targets where nothing is to be found; all other stored ids are below it."""
+    targets: bool
+    """True: the tokens to be found. False: the row that the network sees."""
+
+
 class TensorSpec(StrictModel):
     """One tensor of a batch, made from one or more fields."""
 
@@ -79,6 +90,8 @@ class TensorSpec(StrictModel):
     """Set if the field is an image."""
     standard: Standardisation | None = None
     """Applied in the tensor's type to a dense tensor."""
+    mask: MaskSpec | None = None
+    """Set if tokens of the field are masked."""
 
     @property
     def row_shape(self) -> tuple[int, ...]:

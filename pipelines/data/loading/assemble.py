@@ -3,6 +3,7 @@
     dense rows     -> one array of the tensor's type -> (value - mean) / std if it is a label to standardise
     encoded cells  -> arrays -> padded to one shape if they are ragged
     images         -> augmented (train) -> (pixel / 255 - mean) / std, channels first
+    masked tokens  -> what the network sees, or what it has to find; held-out rows always have the masks of seed 0 and epoch 0
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from sparkring.pipelines.data.loading.augment import augment
 from sparkring.pipelines.data.loading.buffer_pool import BufferPool
 from sparkring.pipelines.data.loading.buffered_rows import Array, Cells
 from sparkring.pipelines.data.loading.codecs import decode
+from sparkring.pipelines.data.loading.masking import masked
 
 LaneRows = Mapping[str, Array | Cells]
 """The rows that one lane gives for a step, by tensor name."""
@@ -38,9 +40,9 @@ class Assembler:
     """The tensors to make."""
     fields: Mapping[str, DataField]
     seed: int
-    """Seed of the augmentation."""
+    """Seed of the augmentation and of the masks."""
     augmented: bool
-    """Whether images are augmented."""
+    """Whether images are augmented, and the masks of tokens change with the epoch."""
     pool: ThreadPoolExecutor | None = None
     """Threads that make rows of cells; None: the caller's thread does."""
     buffers: BufferPool = field(default_factory=BufferPool)
@@ -50,7 +52,15 @@ class Assembler:
         """Make the tensors of a step from the rows of its lanes, in their order; without lanes, tensors of no rows."""
         if not pieces:
             return {spec.name: torch.empty((0, *spec.row_shape), dtype=getattr(torch, spec.dtype)) for spec in self.specs}
-        return {spec.name: self._tensor(spec, pieces, epoch) for spec in self.specs}
+        return {spec.name: self._masked(spec, pieces, epoch) if spec.mask else self._tensor(spec, pieces, epoch) for spec in self.specs}
+
+    def _masked(self, spec: TensorSpec, pieces: Sequence[LaneRows], epoch: int) -> Tensor:
+        assert spec.mask is not None
+        tokens = self._tensor(spec, pieces, epoch)
+        ids = np.concatenate([np.asarray(one[ROW_ID]) for one in pieces])
+        seed, epoch = (self.seed, epoch) if self.augmented else (0, 0)
+        tokens.numpy()[:] = masked(tokens.numpy(), ids, spec.mask, seed=seed, epoch=epoch)
+        return tokens
 
     def _tensor(self, spec: TensorSpec, pieces: Sequence[LaneRows], epoch: int) -> Tensor:
         taken = [one[spec.name] for one in pieces]

@@ -63,8 +63,8 @@ class SplitReader:
         self.fields = {field.name: field for field in manifest.fields}
         self.specs = tuple(spec for spec in manifest.tensors if tensors is None or spec.name in tensors)
         self.files: tuple[DataFile, ...] = manifest.splits[split].files
-        augmented = any(spec.image and spec.image.augment for spec in self.specs)
-        self._read_specs = tuple(spec for spec in manifest.tensors if spec in self.specs or (augmented and spec.name == ROW_ID))
+        by_row = any(spec.mask or (spec.image and spec.image.augment) for spec in self.specs)
+        self._read_specs = tuple(spec for spec in manifest.tensors if spec in self.specs or (by_row and spec.name == ROW_ID))
         self._columns = list(dict.fromkeys(field for spec in self._read_specs for field in spec.fields))
         self._row_bytes = sum(
             np.dtype(spec.dtype if spec.stacked else self.fields[spec.fields[0]].dtype).itemsize * math.prod(spec.row_shape)

@@ -98,7 +98,11 @@ def vocabulary_nats(logits_Nv: Tensor, targets_N: Tensor, *, split: ShardSpec, r
 
 def next_token_loss_sum(logits: Tensor, tokens: Tensor, *, pad_id: int, split: ShardSpec, reducer: SetReducer) -> Tensor:
     """The loss of ``models.losses.next_token_loss_sum`` from this shard's logits (B, T, v); the same on all shards."""
-    targets = next_tokens(tokens, pad_id=pad_id)
+    return masked_token_loss_sum(logits, next_tokens(tokens, pad_id=pad_id), pad_id=pad_id, split=split, reducer=reducer)
+
+
+def masked_token_loss_sum(logits: Tensor, targets: Tensor, *, pad_id: int, split: ShardSpec, reducer: SetReducer) -> Tensor:
+    """The loss of ``models.losses.masked_token_loss_sum`` from this shard's logits (B, T, v); the same on all shards."""
     counted = targets != pad_id
     nats = vocabulary_nats(logits.flatten(0, 1), targets.flatten(), split=split, reducer=reducer).view_as(targets)
     return mean_over_tokens(nats.masked_fill(~counted, 0.0), counted)

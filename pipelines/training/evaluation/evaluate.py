@@ -3,7 +3,8 @@
     binary       every row's probability reaches rank 0 (16 bytes a row), which evaluates them all together
     multiclass   loss and hits are summed over rows and ranks, then divided once by the rows of the split
     regression   squared and absolute errors are summed over rows and ranks, then divided once (regression.py)
-    next_token   nats and hits are summed over predicted tokens and ranks, then divided once by their number
+    next_token   nats and hits are summed over predicted tokens and ranks, then divided once by their number;
+                 so they are of masked_tokens
 
 ``evaluate`` returns the metrics of each epoch, ``evaluate_fully`` all metrics that ``sparkring evaluate`` writes about a network.
 """
@@ -19,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparkring.conf.schema import TrainConfig
-from sparkring.models.losses import next_token_hits, next_token_nats
+from sparkring.conf.schema import TEXT_TASKS, TrainConfig
+from sparkring.models.losses import targets_of, token_hits, token_nats
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.training.evaluation.regression import (
@@ -55,7 +56,7 @@ def evaluate(predictions: Predictions, communicator: Communicator, manifest: Man
         On rank 0 the metrics by name, ``loss`` first, and None on the others. Binary: ``loss``, ``auc``,
         ``average_precision``, ``calibration_error``. Multiclass: ``loss``, ``accuracy``. Regression: ``loss`` (that of training),
         ``rmse``, ``mae`` and, unless all labels are alike, ``r2``. Next token: ``loss`` (nats a token), ``accuracy``,
-        ``bits_per_byte``.
+        ``bits_per_byte``; masked tokens: the first two.
     """
     if manifest.task == "binary":
         metrics = _binary(predictions, communicator)
@@ -65,7 +66,7 @@ def evaluate(predictions: Predictions, communicator: Communicator, manifest: Man
         return _errors(predictions, communicator, manifest, train)
     totals = torch.zeros(3, dtype=torch.float64)
     for logits, labels in predictions:
-        totals += _token_totals(logits, labels, manifest) if manifest.task == "next_token" else _class_totals(logits, labels)
+        totals += _token_totals(logits, labels, manifest) if manifest.task in TEXT_TASKS else _class_totals(logits, labels)
     nats, hits, count = communicator.sum(totals, name="evaluation.totals").tolist()
     if communicator.context.rank != 0:
         return None
@@ -85,9 +86,9 @@ def evaluate_fully(predictions: Predictions, communicator: Communicator, manifes
         manifest: Names the task.
         split: Name of the split.
     Returns:
-        On rank 0 the metrics, and None on the others: ``rows`` (for next tokens the predicted ones), ``loss``, and by task the rest of
-        ``BinaryMetrics``; ``accuracy`` and ``confusion`` (rows of each class, by the predicted class); ``accuracy`` and
-        ``bits_per_byte``; or, for a regression, those of ``RegressionMetrics``, which have no ``loss``.
+        On rank 0 the metrics, and None on the others: ``rows`` (of tokens the predicted ones), ``loss``, and by task the rest of
+        ``BinaryMetrics``; ``accuracy`` and ``confusion`` (rows of each class, by the predicted class); ``accuracy`` and, of
+        next tokens, ``bits_per_byte``; or, for a regression, those of ``RegressionMetrics``, which have no ``loss``.
     """
     if manifest.task == "binary":
         metrics = _binary(predictions, communicator)
@@ -97,7 +98,7 @@ def evaluate_fully(predictions: Predictions, communicator: Communicator, manifes
     classes = len(manifest.preprocessing.classes)
     totals, confusion = torch.zeros(3, dtype=torch.float64), torch.zeros(classes * classes, dtype=torch.float64)
     for logits, labels in predictions:
-        if manifest.task == "next_token":
+        if manifest.task in TEXT_TASKS:
             totals += _token_totals(logits, labels, manifest)
         else:
             totals += _class_totals(logits, labels)
@@ -119,11 +120,13 @@ def _class_totals(logits: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([loss, hits, loss.new_tensor(len(labels))]).cpu()  # all three on the model's device, as stack requires
 
 
-def _token_totals(logits: Tensor, tokens: Tensor, manifest: Manifest) -> Tensor:
+def _token_totals(logits: Tensor, labels: Tensor, manifest: Manifest) -> Tensor:
     """(3,) nats, hits and predicted tokens."""
     assert manifest.preprocessing.tokens is not None
-    nats, counted = next_token_nats(logits, tokens, pad_id=manifest.preprocessing.tokens.pad_id)
-    hits = next_token_hits(logits, tokens, counted)
+    pad_id = manifest.preprocessing.tokens.pad_id
+    targets = targets_of(manifest.task, labels, pad_id=pad_id)
+    nats, counted = token_nats(logits, targets, pad_id=pad_id)
+    hits = token_hits(logits, targets, counted)
     return torch.stack([nats.sum(dtype=torch.float64), hits.sum(), counted.sum()]).double().cpu()
 
 

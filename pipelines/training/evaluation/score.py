@@ -8,7 +8,7 @@ from sparkring.conf.schema import HeldOutMetric, Task
 
 METRICS: Mapping[Task, tuple[HeldOutMetric, ...]] = {
     "binary": ("loss", "auc", "average_precision"), "multiclass": ("loss", "accuracy"), "regression": ("loss", "rmse", "mae", "r2"),
-    "next_token": ("loss", "accuracy")}
+    "next_token": ("loss", "accuracy"), "masked_tokens": ("loss", "accuracy")}
 """The metrics that may choose, by task; ``evaluate.py`` computes them."""
 _FALLING: tuple[HeldOutMetric, ...] = ("loss", "rmse", "mae")
 """Metrics of which a lower value is better."""

@@ -36,9 +36,12 @@ def class_metrics(*, nats: float, confusion: Sequence[Sequence[int]]) -> Metrics
 
 
 def token_metrics(*, nats: float, hits: int, count: int, tokens: TokensFeature, split: str) -> Metrics:
-    """``mean_metrics`` of the predicted tokens of a split, and ``bits_per_byte`` of its text."""
+    """``mean_metrics`` of the predicted tokens of a split and, unless they were masked, ``bits_per_byte`` of its text.
+
+    The cost of masked tokens, each given all the others, is no cost of the text.
+    """
     found = mean_metrics(nats=nats, hits=hits, count=count)
-    return found | {"bits_per_byte": bits_per_byte(found["loss"], tokens, split)}
+    return found if tokens.mask else found | {"bits_per_byte": bits_per_byte(found["loss"], tokens, split)}
 
 
 def bits_per_byte(nats_per_token: float, tokens: TokensFeature, split: str) -> float:

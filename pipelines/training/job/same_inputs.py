@@ -48,7 +48,7 @@ def _meanings(task: Task, features: Preprocessing) -> Iterator[tuple[str, Any]]:
     for hashed in features.hashed:
         yield f"the ids of {hashed.column}", (hashed.of, hashed.ids, hashed.seed)
     tokens = features.tokens
-    yield "the tokens", tokens and (tokens.tokenizer_sha256, tokens.vocabulary, tokens.end_id, tokens.pad_id)
+    yield "the tokens", tokens and (tokens.tokenizer_sha256, tokens.vocabulary, tokens.end_id, tokens.pad_id, tokens.mask)
 
 
 def _scales(features: Preprocessing) -> Iterator[tuple[str, Any]]:

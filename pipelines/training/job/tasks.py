@@ -1,6 +1,6 @@
-"""The tasks of a model: predict a 0 / 1 label, one of several classes, a number, or each next token. Inputs, loss and layers' shapes.
+"""The tasks of a model: predict a 0 / 1 label, one of several classes, a number, each next token, or masked tokens.
 
-The formulas are in ``models/losses.py``; how a task is evaluated is in ``evaluation/evaluate.py``.
+Inputs, loss and layers' shapes of each. The formulas are in ``models/losses.py``; how a task is evaluated is in ``evaluation/evaluate.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from sparkring.conf.schema import ModelConfig, Task, TrainConfig
 from sparkring.models.build import Shapes
 from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC, ROW_SEEDS, TOKENS
-from sparkring.models.losses import cross_entropy_sum, error_sum, log_loss_sum, next_token_loss_sum
+from sparkring.models.losses import cross_entropy_sum, error_sum, log_loss_sum, masked_token_loss_sum, next_token_loss_sum
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import LABEL
 
@@ -29,7 +29,7 @@ def input_tensors(model: ModelConfig) -> tuple[str, ...]:
 
 
 def label_tensor(task: Task) -> str:
-    """The tensor of a batch that holds the labels; tokens are their own labels."""
+    """The tensor of a batch that holds the labels; where each next token is predicted, these are the tokens."""
     return TOKENS if task == "next_token" else LABEL
 
 
@@ -42,7 +42,7 @@ def loss_of(task: Task, preprocessing: Preprocessing, train: TrainConfig) -> Los
     if task == "regression":
         return partial(error_sum, loss=train.loss, huber_delta=train.huber_delta)
     assert preprocessing.tokens is not None
-    return partial(next_token_loss_sum, pad_id=preprocessing.tokens.pad_id)
+    return partial(next_token_loss_sum if task == "next_token" else masked_token_loss_sum, pad_id=preprocessing.tokens.pad_id)
 
 
 def shapes_of(task: Task, preprocessing: Preprocessing) -> Shapes:
@@ -52,4 +52,5 @@ def shapes_of(task: Task, preprocessing: Preprocessing) -> Shapes:
         num_numeric=len(preprocessing.numeric_columns), cardinalities=preprocessing.cardinalities(),
         image=(image.channels, image.height, image.width) if image else None,
         length=tokens.length if tokens else 0, vocabulary=tokens.vocabulary if tokens else 0,
+        masked=task == "masked_tokens",
         num_outputs=len(preprocessing.classes) if task == "multiclass" else 1)

@@ -16,7 +16,12 @@ from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.parallel.collectives.sets import SetReducer
 from sparkring.pipelines.parallel.tensor_parallel.shard_spec import ShardSpec
 from sparkring.pipelines.parallel.tensor_parallel.sharding import shard_specs, whole_tensor
-from sparkring.pipelines.parallel.tensor_parallel.vocabulary import next_token_loss_sum, vocabulary_split, whole_logits
+from sparkring.pipelines.parallel.tensor_parallel.vocabulary import (
+    masked_token_loss_sum,
+    next_token_loss_sum,
+    vocabulary_split,
+    whole_logits,
+)
 from sparkring.pipelines.training.job.tasks import LossSum, loss_of
 from sparkring.pipelines.training.strategies.state import parameter_of
 
@@ -33,7 +38,8 @@ class Shards:
         self.loss_sum: LossSum = loss_of(manifest.task, manifest.preprocessing, train)
         """The loss from this shard's outputs of the last stage; the same value on all shards."""
         if tokens and self._vocabulary:
-            self.loss_sum = partial(next_token_loss_sum, pad_id=tokens.pad_id, split=self._vocabulary, reducer=reducer)
+            of_task = masked_token_loss_sum if tokens.mask else next_token_loss_sum
+            self.loss_sum = partial(of_task, pad_id=tokens.pad_id, split=self._vocabulary, reducer=reducer)
 
     @property
     def first(self) -> bool:

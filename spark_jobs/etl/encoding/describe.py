@@ -10,7 +10,18 @@ import numpy as np
 from sparkring.conf.schema import PrepareConfig, RawConfig, Task, TimeSplit
 from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC, TOKENS
 from sparkring.pipelines.data.dataset.preprocessing import ImageFeature, Preprocessing, TokensFeature
-from sparkring.pipelines.data.dataset.row_schema import LABEL, ROW_ID, SPLIT_TIME, WEIGHT, Augment, DataField, Dtype, ImageSpec, TensorSpec
+from sparkring.pipelines.data.dataset.row_schema import (
+    LABEL,
+    ROW_ID,
+    SPLIT_TIME,
+    WEIGHT,
+    Augment,
+    DataField,
+    Dtype,
+    ImageSpec,
+    MaskSpec,
+    TensorSpec,
+)
 from sparkring.spark_jobs.etl.encoding.arrays import describe_raw
 
 _LABELS: dict[Task, tuple[Dtype, Dtype]] = {"binary": ("int8", "float32"), "multiclass": ("int32", "int64"),
@@ -23,8 +34,8 @@ def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple
     row_id = DataField(name=config.id_column, dtype="int64")
     row_id_tensor = TensorSpec(name=ROW_ID, dtype="int64", fields=(config.id_column,), stacked=False)
     if preprocessing.tokens is not None:
-        field, tensor = describe_tokens(preprocessing.tokens)
-        return (row_id, field), (tensor, row_id_tensor)
+        field, of_tokens = describe_tokens(preprocessing.tokens)
+        return (row_id, field), (*of_tokens, row_id_tensor)
     stored, used = _LABELS[config.task]
     numeric = preprocessing.numeric_columns
     categorical = tuple(feature.column for feature in preprocessing.with_ids)
@@ -78,7 +89,11 @@ def describe_image(feature: ImageFeature, augment: Augment | None = None) -> tup
                        image=ImageSpec(mean=feature.mean, std=feature.std, augment=augment)))
 
 
-def describe_tokens(feature: TokensFeature) -> tuple[DataField, TensorSpec]:
-    """The column and the tensor of a row of tokens."""
-    return (DataField(name=TOKENS, dtype="uint16" if feature.vocabulary <= 2**16 else "int32", shape=(feature.length,), codec="ndarray"),
-            TensorSpec(name=TOKENS, dtype="int64", fields=(TOKENS,), stacked=False, shape=(feature.length,)))
+def describe_tokens(feature: TokensFeature) -> tuple[DataField, tuple[TensorSpec, ...]]:
+    """The column of a row of tokens, and its tensors: the tokens and, if they are masked, those to be found."""
+    field = DataField(name=TOKENS, dtype="uint16" if feature.pad_id < 2**16 else "int32", shape=(feature.length,), codec="ndarray")
+    tensor = TensorSpec(name=TOKENS, dtype="int64", fields=(TOKENS,), stacked=False, shape=(feature.length,))
+    if feature.mask is None:
+        return field, (tensor,)
+    seen, found = (MaskSpec(mask_id=feature.mask.mask_id, pad_id=feature.pad_id, targets=targets) for targets in (False, True))
+    return field, (tensor.model_copy(update={"mask": seen}), tensor.model_copy(update={"name": LABEL, "mask": found}))

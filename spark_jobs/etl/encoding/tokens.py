@@ -5,7 +5,8 @@
 
 A pack is some megabytes of one split's documents, chosen and ordered by a hash of their names. So the rows do not depend on how
 Spark schedules the work, and a changed document changes the rows of its own pack only. Without a tokenizer, ids 0 to 255 are
-UTF-8 bytes, 256 ends a document and 257 is padding; with one, these two follow its ids.
+UTF-8 bytes, 256 ends a document and 257 is padding; with one, these two follow its ids. The mask id of the task masked_tokens comes
+after them and is in no stored row, so both text tasks store the same rows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sparkring.conf.schema import PrepareConfig, TokensConfig
 from sparkring.errors import ConfigError, SourceError
 from sparkring.extras import extras_named
 from sparkring.models.inputs import TOKENS
-from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
+from sparkring.pipelines.data.dataset.preprocessing import MaskFeature, TokensFeature
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, key_figures, split_key, split_name, why_empty
 from sparkring.spark_jobs.etl.encoding.npy import npy_column
@@ -169,14 +170,18 @@ def count_packs(config: TokensConfig, sizes: Mapping[str, int]) -> dict[str, int
     return {name: max(math.ceil(size / (config.pack_mb * 1e6)), 1) for name, size in sizes.items()}
 
 
-def fit_tokens(packed: DataFrame, config: TokensConfig, encoding: TokenEncoding, *,
+def fit_tokens(packed: DataFrame, config: PrepareConfig, encoding: TokenEncoding, *,
                sizes: Mapping[str, int]) -> tuple[TokensFeature, dict[str, int]]:
     """The feature as the manifest holds it, and the rows of each split."""
+    assert config.features.tokens is not None
+    tokens = config.features.tokens
+    mask = MaskFeature(mask_id=encoding.pad_id + 1, row_id=config.id_column) if config.task == "masked_tokens" else None
     found = packed.groupBy(SPLIT).agg(sf.count(sf.lit(1)).alias("rows"), sf.sum(COUNT).alias("tokens")).collect()
     feature = TokensFeature(
-        column=config.column, length=config.length, vocabulary=encoding.size + 2, end_id=encoding.end_id, pad_id=encoding.pad_id,
+        column=tokens.column, length=tokens.length, vocabulary=encoding.size + (3 if mask else 2), end_id=encoding.end_id,
+        pad_id=encoding.pad_id, mask=mask,
         tokenizer_sha256=encoding.sha256, tokens={row[SPLIT]: row["tokens"] for row in found}, text_bytes=dict(sizes),
-        packs=max(count_packs(config, sizes).values()))
+        packs=max(count_packs(tokens, sizes).values()))
     return feature, {row[SPLIT]: row["rows"] for row in found}
 
 

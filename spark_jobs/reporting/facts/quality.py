@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+from sparkring.conf.schema import TEXT_TASKS
 from sparkring.pipelines.training.evaluation.metrics import BinaryMetrics
 from sparkring.pipelines.training.evaluation.regression import RegressionMetrics
 from sparkring.spark_jobs.reporting.facts.words import measure, metric
@@ -142,13 +143,13 @@ class MeanQuality:
 
 
 def mean_quality(document: Mapping[str, Any]) -> MeanQuality:
-    """Read the parsed ``evaluation.json`` of a multiclass or next-token model.
+    """Read the parsed ``evaluation.json`` of a model of classes or tokens.
 
     Raises:
         KeyError, TypeError, ValueError: it is not one, or lacks the network or the base rate.
     """
-    tokens = document["task"] == "next_token"
-    metrics = ("loss", "accuracy", "bits_per_byte") if tokens else ("loss", "accuracy")
+    tokens = document["task"] in TEXT_TASKS
+    metrics = ("loss", "accuracy", "bits_per_byte") if document["task"] == "next_token" else ("loss", "accuracy")
     models = {_TITLES[key]: {name: float(document[key][name]) for name in ("rows", *metrics)} for key in ("network", "base_rate")}
     return MeanQuality(split=document["split"], dataset_version=document["dataset_version"], weights_sha256=document["weights_sha256"],
                        counted="tokens" if tokens else "rows", metrics=metrics, models=models,

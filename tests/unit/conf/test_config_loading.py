@@ -143,6 +143,7 @@ def test_extends_is_seen_from_the_file_that_says_it_not_from_the_current_folder(
                  "to 132", id="heads that do not fit"),
     pytest.param(["prepare.features.tokens={column: a, document: b}"], "tokens stand alone, found km beside them", id="text and numbers"),
     pytest.param(["prepare.task=next_token"], "task next_token and features.tokens go together", id="a task without its text"),
+    pytest.param(["prepare.task=masked_tokens"], "task masked_tokens and features.tokens go together", id="the same of masked tokens"),
     pytest.param(["prepare.sources.more={path: more.csv}"], "prepare.sources.more: format csv needs columns", id="a table without columns"),
     pytest.param(["prepare.sources.more={path: more, format: json}"], "prepare.sources.more: format json needs columns", id="json"),
     pytest.param(["prepare.sources.more={path: more.csv, columns: {id: int}, separator: ';;'}"],

@@ -16,7 +16,7 @@ from tests.support import seams
 
 IMAGENET, DIGITS = Shapes(image=(3, 224, 224), num_outputs=1000), Shapes(image=(1, 28, 28), num_outputs=10)
 CIFAR = Shapes(image=(3, 32, 32), num_outputs=10)
-WORD_PIECES, BYTE_PAIRS = Shapes(length=512, vocabulary=30522), Shapes(length=1024, vocabulary=50257)
+WORD_PIECES, BYTE_PAIRS = Shapes(length=512, vocabulary=30522, masked=True), Shapes(length=1024, vocabulary=50257)
 PAIRS = Shapes(num_numeric=2, num_outputs=2)
 
 
@@ -176,6 +176,14 @@ def test_what_the_catalogue_does_not_have_is_refused(network: str, options: dict
         pytest.importorskip("torchvision")
     with pytest.raises(ConfigError, match=message):
         list_blocks(ImageModelConfig.model_validate({"kind": "image", "network": network, "options": options}), CIFAR)
+
+
+@pytest.mark.parametrize(("network", "masked", "message"), [
+    pytest.param("bert_base", False, "sees the tokens that next_token asks for; set prepare.task: masked_tokens", id="both sides"),
+    pytest.param("gpt2_small", True, "cannot use both sides of a masked one; set prepare.task: next_token", id="one side")])
+def test_a_language_model_is_refused_for_the_task_that_it_is_not_made_for(network: str, *, masked: bool, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        list_blocks(TextModelConfig(kind="text", network=network), Shapes(length=8, vocabulary=50, masked=masked))
 
 
 def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
