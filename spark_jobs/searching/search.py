@@ -11,19 +11,21 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sparkring.conf.loading import ConfigLike, config_of_job
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, HeldOutMetric
 from sparkring.errors import ConfigError, EnvironmentProblem, NotEnoughSlots, SparkringError, Stopped
-from sparkring.extras import how_to_install
+from sparkring.extras import extras_named
 from sparkring.pipelines.data.dataset.versions import Dataset
-from sparkring.pipelines.training.evaluation.score import METRICS, signed
+from sparkring.pipelines.training.evaluation.score import METRICS
 from sparkring.spark_jobs.recovery.stop import StopRequest
+from sparkring.spark_jobs.searching.page import write_search
 from sparkring.spark_jobs.searching.space import require_searchable
 from sparkring.spark_jobs.searching.study import Study
 from sparkring.spark_jobs.searching.trial_run import TrialRun
-from sparkring.spark_jobs.searching.trials import Trial, Trials
+from sparkring.spark_jobs.searching.trials import Trial, Trials, ranked
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.spark.session import spark_session
 from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, master_of, slots_of
@@ -41,11 +43,13 @@ class SearchResult:
     trials: tuple[Trial, ...]
     best: Trial | None
     """None if none was trained to its end."""
-    metric: str
+    metric: HeldOutMetric
     at_once: int
     seconds: float
     url: str
     """Folder of the trials' documents."""
+    page: str
+    """Address of the HTML file about them."""
 
     @property
     def pruned_share(self) -> float:
@@ -73,7 +77,8 @@ def search(config: ConfigLike, *, spark: SparkSession | None = None, progress: P
     began = time.perf_counter()
     config = config_of_job(search, config, keys, section="search")
     require_searchable(config)
-    _require_optuna()
+    with extras_named():
+        import_module("optuna")
     dataset = Dataset(config.dataset)
     manifest = dataset.manifest(config.dataset_version)
     if config.search.metric not in METRICS[manifest.task]:
@@ -88,7 +93,9 @@ def search(config: ConfigLike, *, spark: SparkSession | None = None, progress: P
         searching.run(TrialRun(config, manifest, session, searching.prunes, stop), at_once=at_once)
     found = tuple(trials.read())
     require_some_done(found, trials.url)
-    return SearchResult(found, best_of(found, config), config.search.metric, at_once, time.perf_counter() - began, trials.url)
+    best = best_of(found, config)
+    page = write_search(found, best, config=config, url=trials.url)
+    return SearchResult(found, best, config.search.metric, at_once, time.perf_counter() - began, trials.url, page)
 
 
 def require_some_done(trials: Sequence[Trial], url: str) -> None:
@@ -104,8 +111,8 @@ def require_some_done(trials: Sequence[Trial], url: str) -> None:
 
 def best_of(trials: tuple[Trial, ...] | list[Trial], config: Config) -> Trial | None:
     """The trial with the best value."""
-    done = [(signed(trial.value, config.search.metric), trial.number, trial) for trial in trials if trial.value is not None]
-    return min(done)[2] if done else None
+    done = ranked((trial for trial in trials if trial.value is not None), config.search.metric)
+    return done[0] if done else None
 
 
 def rings_at_once(spark: SparkSession, config: Config) -> int:
@@ -200,10 +207,3 @@ class _Searching:
         best = best_of(ended, self._config)
         words = f"; best {self._config.search.metric} {best.value:.4f} in trial {best.number}" if best and best.value is not None else ""
         self._bar.update(len(ended), text=f"{under_way} running{words}")
-
-
-def _require_optuna() -> None:
-    try:
-        import optuna  # noqa: F401
-    except ModuleNotFoundError:
-        raise EnvironmentProblem(f"a search needs Optuna, which is not installed; {how_to_install('optuna')}") from None

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import ConfigDict
 
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, HeldOutMetric
 from sparkring.pipelines.data.stores.base import numbered
 from sparkring.pipelines.data.stores.documents import StrictModel, read_model
 from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.evaluation.score import signed
 from sparkring.spark_jobs.run.identity import FREE_TO_CHANGE
 
 State = Literal["begun", "done", "pruned", "failed"]
@@ -38,6 +40,11 @@ class Trial(StrictModel):
     error: str = ""
     """Why it failed."""
     seconds: float = 0.0
+
+
+def ranked(trials: Iterable[Trial], metric: HeldOutMetric) -> list[Trial]:
+    """The best first, those without a value last."""
+    return sorted(trials, key=lambda trial: (trial.value is None, signed(trial.value or 0.0, metric), trial.number))
 
 
 class Trials:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import typer
@@ -27,7 +26,7 @@ def search(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_
     """Train with several values of the keys that search.space names, several rings at once, and name the best run.
 
     Each trial is a run of its own on train.num_ranks slots; as many train at once as there are slots for. A trial that leads nowhere ends
-    after an epoch. The same command resumes a search that was cut off, and a larger search.trials continues it.
+    after an epoch. The same command resumes a search that was cut off, and a larger search.trials continues it. A page shows all trials.
     """
     loaded = load_config(config, overrides or [])
     from sparkring.spark_jobs.recovery.stop import stop_on_signals
@@ -37,25 +36,29 @@ def search(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_
         result = run_search(loaded, progress=console_progress(), stop=stop)
     if as_json:
         show_json({"best": result.best.model_dump() if result.best else None, "metric": result.metric, "at_once": result.at_once,
-                   "seconds": result.seconds, "url": result.url, "trials": [trial.model_dump() for trial in result.trials]})
+                   "seconds": result.seconds, "url": result.url, "page": result.page,
+                   "trials": [trial.model_dump() for trial in result.trials]})
         return
     _print(result, str(config))
 
 
 def _print(result: SearchResult, config: str) -> None:
-    """The best trials first, and what to do with the best."""
-    falling = result.metric in ("loss", "rmse", "mae")
-    ordered = sorted(result.trials, key=lambda trial: (trial.value is None, (trial.value or 0.0) * (1 if falling else -1), trial.number))
-    print_table(["trial", result.metric, "state", "epochs", "took", "values", "run"], [_row(trial) for trial in ordered[:SHOWN]])
+    """The best trials first, what to do with the best, and the page."""
+    from sparkring.spark_jobs.searching.trials import ranked
+
+    print_table(["trial", result.metric, "state", "epochs", "took", "values", "run"],
+                [_row(trial) for trial in ranked(result.trials, result.metric)[:SHOWN]])
     if result.best is None:
         typer.echo("no trial was trained to its end; give search.pruner=none, or more search.trials")
-        return
-    typer.echo(f"best: trial {result.best.number}, {result.metric} {result.best.value:.4f}, run {result.best.run}\n"
-               f"use it: sparkring evaluate {config} --set run={result.best.run}")
+    else:
+        typer.echo(f"best: trial {result.best.number}, {result.metric} {result.best.value:.4f}, run {result.best.run}\n"
+                   f"use it: sparkring evaluate {config} --set run={result.best.run}")
+    typer.echo(result.page)
 
 
 def _row(trial: Trial) -> list[str]:
-    values = ", ".join(f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={json.dumps(value)}"
-                       for key, value in trial.params.items())
+    from sparkring.spark_jobs.searching.page import value_text
+
+    values = ", ".join(f"{key}={value_text(value)}" for key, value in trial.params.items())
     return [str(trial.number), "" if trial.value is None else f"{trial.value:.4f}", trial.state, str(len(trial.epochs)),
             f"{trial.seconds:.1f} s", values, trial.run]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, SparkringError, Stopped
 from sparkring.spark_jobs.recovery.stop import StopRequest
+from sparkring.spark_jobs.searching.page import write_search
 from sparkring.spark_jobs.searching.search import _Searching, best_of, require_some_done
 from sparkring.spark_jobs.searching.space import require_searchable, with_params
 from sparkring.spark_jobs.searching.study import Study
@@ -186,3 +188,24 @@ def test_another_space_or_version_is_another_search(tmp_path: Path) -> None:
     config = _config(tmp_path)
     other = _config(tmp_path, {"train.optimizer.lr": {"low": 1e-3, "high": 0.1, "log": True}})
     assert len({Trials(config, content_id="c1").url, Trials(config, content_id="c2").url, Trials(other, content_id="c1").url}) == 3
+
+
+def test_the_page_names_the_best_and_shows_every_trial(tmp_path: Path) -> None:
+    config = _config(tmp_path, {"train.optimizer.lr": {"low": 1e-3, "high": 0.1, "log": True}, "model.hidden": {"choices": [[4], [16]]}})
+    trials = [
+        Trial(number=0, params={"train.optimizer.lr": 0.01, "model.hidden": [4]}, state="done", run="a", value=0.5, epochs=(0.6, 0.5)),
+        Trial(number=1, params={"train.optimizer.lr": 0.02, "model.hidden": [16]}, state="done", run="b", value=0.4, epochs=(0.4, 0.7)),
+        Trial(number=2, params={"train.optimizer.lr": 0.1, "model.hidden": [4]}, state="pruned", run="c", epochs=(math.nan,)),
+        Trial(number=3, params={"train.optimizer.lr": 0.1, "model.hidden": [16]}, state="failed", error="<b>it was full</b>")]
+    page = Path(write_search(trials, trials[1], config=config, url=str(tmp_path / "search/x")).removeprefix("file://")).read_text("utf-8")
+    assert "4 trials: 2 trained to the end, 1 ended early, 1 failed. The best is trial 1: loss 0.4000 with train.optimizer.lr 0.02" in page
+    assert re.findall(r'<th scope="row" class="number">(\d)</th>', page) == ["1", "0", "2", "3"], "the best first"
+    assert [f'id="{name}-title"' in page for name in ("trials", "epochs", "key-0", "key-1", "key-2")] == [True] * 4 + [False]
+    assert "&lt;b&gt;it was full&lt;/b&gt;" in page
+
+
+def test_a_search_without_a_best_trial_has_a_page_too(tmp_path: Path) -> None:
+    config = _config(tmp_path, {"train.optimizer.lr": {"low": 1e-3, "high": 0.1}})
+    trials = [Trial(number=0, params={"train.optimizer.lr": 0.01}, state="pruned", epochs=(0.6,))]
+    page = Path(write_search(trials, None, config=config, url=str(tmp_path)).removeprefix("file://")).read_text("utf-8")
+    assert "1 trial: 1 ended early. None can be named best." in page
