@@ -119,7 +119,7 @@ def plan_on_paper(config: Config, assumed: Assumptions, *, world: int, picture: 
 def _dataset(config: Config) -> tuple[Dataset, Manifest, Config]:
     """The dataset, the version to plan for, and the config with a batch that fits its rows."""
     dataset = Dataset(config.dataset)
-    manifest = dataset.manifest(config.dataset_version)
+    manifest = dataset.manifest(config.dataset_version, fold=config.fold)
     return dataset, manifest, config.fitted_to(manifest.splits["train"].rows)
 
 

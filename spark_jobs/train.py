@@ -96,7 +96,7 @@ def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
     config = config_of_job(train, config, keys, section="train")
     require_mlflow(config)
     dataset = Dataset(config.dataset)
-    manifest = dataset.manifest(config.dataset_version)
+    manifest = dataset.manifest(config.dataset_version, fold=config.fold)
     require_sealed(dataset, manifest)
     _require_rows(manifest, dataset.url)
     _require_metric(config.train, manifest)
@@ -128,6 +128,9 @@ def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
 
 def _require_rows(manifest: Manifest, url: str) -> None:
     """Check that train and validation have rows and, for a binary task, rows of both labels."""
+    if manifest.folds and manifest.fold is None:
+        raise ConfigError(f"version {manifest.version} of {url} is in {len(manifest.folds)} folds; train on all but each of them with "
+                          "`sparkring cross-validate`, or on all but one with --set fold=0.")
     for name in ("train", "validation"):
         split = manifest.splits.get(name)
         if split is None or not split.rows:

@@ -75,7 +75,7 @@ def search(config: ConfigLike, *, spark: SparkSession | None = None, progress: P
     require_searchable(config)
     _require_optuna()
     dataset = Dataset(config.dataset)
-    manifest = dataset.manifest(config.dataset_version)
+    manifest = dataset.manifest(config.dataset_version, fold=config.fold)
     if config.search.metric not in METRICS[manifest.task]:
         raise ConfigError(f"search.metric={config.search.metric} is not measured for the task {manifest.task}; set it to one of "
                           f"{', '.join(METRICS[manifest.task])}.")

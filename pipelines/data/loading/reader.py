@@ -22,6 +22,7 @@ from sparkring.errors import DatasetError, StorageError
 from sparkring.pipelines.data.dataset.integrity import UNREADABLE
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest
 from sparkring.pipelines.data.dataset.row_schema import ROW_ID, DataField, TensorSpec
+from sparkring.pipelines.data.dataset.stored_columns import changes
 from sparkring.pipelines.data.loading.buffer_pool import BufferPool
 from sparkring.pipelines.data.loading.buffered_rows import Array, BufferedRows, DenseRows, EncodedRows
 from sparkring.pipelines.data.loading.codecs import uniform_arrays
@@ -65,6 +66,7 @@ class SplitReader:
         self.files: tuple[DataFile, ...] = manifest.splits[split].files
         augmented = any(spec.image and spec.image.augment for spec in self.specs)
         self._read_specs = tuple(spec for spec in manifest.tensors if spec in self.specs or (augmented and spec.name == ROW_ID))
+        self._changes = changes(manifest.stored, manifest.preprocessing)
         self._columns = list(dict.fromkeys(field for spec in self._read_specs for field in spec.fields))
         self._row_bytes = sum(
             np.dtype(spec.dtype if spec.stacked else self.fields[spec.fields[0]].dtype).itemsize * math.prod(spec.row_shape)
@@ -156,7 +158,8 @@ class SplitReader:
     def _tensor(self, spec: TensorSpec, columns: Iterator[Array | pa.Array], order: Int64s) -> BufferedRows:
         if spec.stacked:
             stacked = self.buffers.empty((len(spec.fields), len(order)), spec.dtype)
-            return DenseRows(_stack(map(_values, columns), stacked, order))
+            changed = (self._changes.get(name, _values)(_values(column)) for name, column in zip(spec.fields, columns, strict=True))
+            return DenseRows(_stack(changed, stacked, order))
         field, column = self.fields[spec.fields[0]], next(columns)
         if field.codec == "scalar":
             return DenseRows(_values(column).take(order))
