@@ -117,7 +117,8 @@ def prepare(config: ConfigLike, *, append: bool = False, spark: SparkSession | N
         _require_commits(dataset)
         job = _PrepareJob(config, dataset, sources, facts, recipe_id, parent, latest)
         kept = parent.files if parent else ()
-        with progress.stage("prepare", total=len(sources) + 2 + len(split_names(config.prepare))) as bar, naming_damaged_pages(dataset.store, kept):
+        phases = len(sources) + 2 + len(split_names(config.prepare))
+        with progress.stage("prepare", total=phases) as bar, naming_damaged_pages(dataset.store, kept):
             manifest, changed = job.run(session(), _Phases(bar))
         if parent is not None and changed:
             progress.note(f"prepare: {changed:,} rows of known ids have other contents; they are kept as they are in version "

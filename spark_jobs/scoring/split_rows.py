@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -71,7 +71,7 @@ class SplitRows:
     files: tuple[DataFile, ...]
     fields: tuple[DataField, ...]
     """The columns of the files."""
-    changes: Mapping[str, Change]
+    changes: Mapping[str, Change] = field(default_factory=dict)
     """What makes of a column of the files the one that the network takes; empty but for a version in folds."""
 
     @classmethod

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config
-from sparkring.errors import ConfigError, EnvironmentProblem, NotEnoughSlots, SparkringError, Stopped
+from sparkring.errors import ConfigError, EnvironmentProblem, SparkringError, Stopped
 from sparkring.extras import how_to_install
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.evaluation.score import METRICS, signed
@@ -25,8 +25,8 @@ from sparkring.spark_jobs.searching.study import Study
 from sparkring.spark_jobs.searching.trial_run import TrialRun
 from sparkring.spark_jobs.searching.trials import Trial, Trials
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
+from sparkring.spark_jobs.spark.rings_at_once import rings_at_once
 from sparkring.spark_jobs.spark.session import spark_session
-from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, master_of, slots_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,7 @@ def search(config: ConfigLike, *, spark: SparkSession | None = None, progress: P
                           f"{', '.join(METRICS[manifest.task])}.")
     config = config.changed(dataset_version=manifest.version)
     session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
-    at_once = rings_at_once(session, config)
+    at_once = rings_at_once(session, num_ranks=config.train.num_ranks, asked=config.search.at_once, key="search.at_once", what="trials")
     trials, stop = Trials(config, content_id=manifest.content_id), stop or StopRequest()
     with progress.stage("search", total=config.search.trials) as bar:
         searching = _Searching(config, trials, bar)
@@ -106,27 +106,6 @@ def best_of(trials: tuple[Trial, ...] | list[Trial], config: Config) -> Trial | 
     """The trial with the best value."""
     done = [(signed(trial.value, config.search.metric), trial.number, trial) for trial in trials if trial.value is not None]
     return min(done)[2] if done else None
-
-
-def rings_at_once(spark: SparkSession, config: Config) -> int:
-    """How many trials train at once.
-
-    Raises:
-        NotEnoughSlots: fewer fit than ``search.at_once`` asks for, or none does.
-        EnvironmentProblem: Spark does not say how many slots it has, and ``search.at_once`` is not given.
-    """
-    ranks, asked = config.train.num_ranks, config.search.at_once
-    slots = None if has_dynamic_allocation(spark) else slots_of(spark)
-    if slots is None:
-        if asked is None:
-            raise EnvironmentProblem(f"{master_of(spark)} does not say how many slots it has; set search.at_once.")
-        return asked
-    fit = slots // ranks
-    if (asked or 1) > fit:
-        where = f"{master_of(spark)}, for {asked or 1} trials of {ranks} ranks,"
-        raise NotEnoughSlots(wanted=(asked or 1) * ranks, slots=slots, where=where,
-                             remedy=f"set search.at_once to at most {fit}" if fit else f"set train.num_ranks to at most {slots}")
-    return asked or fit
 
 
 class _Searching:

@@ -71,7 +71,8 @@ class Renumbering:
 
     def __call__(self, values: NDArray[Any]) -> NDArray[np.int32]:
         """(rows,) of ids."""
-        return self.ids[values]
+        renumbered: NDArray[np.int32] = self.ids[values]
+        return renumbered
 
 
 def usable(value: Numbers, feature: NumericFeature) -> Numbers:

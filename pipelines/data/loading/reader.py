@@ -158,8 +158,7 @@ class SplitReader:
     def _tensor(self, spec: TensorSpec, columns: Iterator[Array | pa.Array], order: Int64s) -> BufferedRows:
         if spec.stacked:
             stacked = self.buffers.empty((len(spec.fields), len(order)), spec.dtype)
-            changed = (self._changes.get(name, _values)(_values(column)) for name, column in zip(spec.fields, columns, strict=True))
-            return DenseRows(_stack(changed, stacked, order))
+            return DenseRows(_stack(map(self._taken, spec.fields, columns), stacked, order))
         field, column = self.fields[spec.fields[0]], next(columns)
         if field.codec == "scalar":
             return DenseRows(_values(column).take(order))
@@ -167,6 +166,11 @@ class SplitReader:
         if arrays is not None:
             return DenseRows(arrays.take(order, axis=0))
         return EncodedRows(column.take(pa.array(order)))
+
+    def _taken(self, name: str, column: Array | pa.Array) -> Array:
+        """A stored column as the network takes it."""
+        values = _values(column)
+        return self._changes[name](values) if name in self._changes else values
 
     def _open(self, file: DataFile, index: int) -> _OpenFile:
         """This thread's open file, checked to have the row group; the least recently used one beyond ``OPEN_FILES``
