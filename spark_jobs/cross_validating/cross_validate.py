@@ -120,10 +120,11 @@ def _train_all(trainings: Mapping[int, Config], spark: SparkSession, stop: StopR
                 done[fold] = future.result()
             else:
                 failed.append(error)
+            if not isinstance(error, Stopped | None):
                 progress.note(f"cross-validate: fold {fold} failed: {error}")
             if not isinstance(error, SparkringError | None):  # a bug, or Spark has gone: the others need not train on
                 stop.ask(f"fold {fold} ended the cross-validation")
-            bar.update(len(done), text=f"{len(failed)} failed" if failed else "")
+            bar.update(len(done))
     if failed:
         raise min(failed, key=lambda error: isinstance(error, Stopped))  # Stopped only if nothing else happened
     return done

@@ -120,8 +120,8 @@ class FoldSplit(Section):
     folds: Annotated[int, Field(ge=2)]
     """k, at least 2; at least 3 with ``fold``, and at most 100 without."""
     fold: Annotated[int, Field(ge=0)] | None = None
-    """Null: the version holds all folds, and ``sparkring cross-validate`` trains k times, so that each fold is validation
-    once and the others train. A number: this fold is test, the next one (after the last: the first) validation."""
+    """Null: all folds are in one version, and each is left out of training once (``sparkring cross-validate``). A
+    number: this fold is test, the next one (after the last: the first) validation, and the others train."""
     test_share: Share | None = None
     """Without ``fold``: share of the keys that are in no fold but in the test split. Null: there is no test split."""
     seed: Seed = 1

@@ -52,6 +52,6 @@ def spread(values: Sequence[float]) -> Spread:
 def verdict(folds: Sequence[FoldResult]) -> str:
     """One paragraph, made from the numbers."""
     rows, found = sum(each.rows for each in folds), spreads(folds)
-    words = ", ".join(f"{name} {metric(each.mean)} ± {metric(each.deviation)}" for name, each in found.items())
+    words = ", ".join(f"{name} {metric(each.mean)} \u00b1 {metric(each.deviation)}" for name, each in found.items())
     return (f"{count(rows)} rows in {len(folds)} folds, each row validated once by a model that was not trained on it. "
             f"Mean and sample standard deviation over the folds: {words}.")
