@@ -90,8 +90,8 @@ def test_numbers_and_ids_are_those_of_the_rows_that_train(tmp_path: Path) -> Non
 
 def test_a_number_that_is_null_gets_what_each_fold_fills_in() -> None:
     stored = Preprocessing(numeric=(NumericFeature(column="km", mean=4.0, std=1.0, nulls=1),), categorical=(), train_rows=3)
-    median = NumericFeature(column="km", mean=4.0, std=2.0, nulls=1, fill="median", filled_with=7.0, scale="standard", centre=4.0, spread=2.0)
-    logged = NumericFeature(column="km", mean=4.0, std=2.0, nulls=1, fill="constant", filled_with=0.0, scale="log1p", centre=0.0, spread=1.0)
+    median = NumericFeature(column="km", mean=4.0, std=2.0, nulls=1, fill="median", filled_with=7.0, centre=4.0, spread=2.0)
+    logged = NumericFeature(column="km", mean=4.0, std=2.0, nulls=1, fill="constant", filled_with=0.0, scale="log1p", centre=0.0, spread=1)
     for feature, expected in ((median, [-1.0, 1.5, 1.5]), (logged, [np.log(3.0), 0.0, 0.0])):
         fitted = stored.model_copy(update={"numeric": (feature,)})
         found = changes(stored, fitted)["km"](np.array([2.0, np.nan, np.inf]))
