@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config, RingConfig, TrainConfig
 from sparkring.errors import ConfigError, DatasetError
+from sparkring.pipelines.data.dataset.folds import require_a_fold
 from sparkring.pipelines.data.dataset.integrity import require_sealed
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
@@ -128,9 +129,7 @@ def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
 
 def _require_rows(manifest: Manifest, url: str) -> None:
     """Check that train and validation have rows and, for a binary task, rows of both labels."""
-    if manifest.folds and manifest.fold is None:
-        raise ConfigError(f"version {manifest.version} of {url} is in {len(manifest.folds)} folds; train on all but each of them with "
-                          "`sparkring cross-validate`, or on all but one with --set fold=0.")
+    require_a_fold(manifest, url)
     for name in ("train", "validation"):
         split = manifest.splits.get(name)
         if split is None or not split.rows:

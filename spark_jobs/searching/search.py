@@ -17,6 +17,7 @@ from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, EnvironmentProblem, SparkringError, Stopped
 from sparkring.extras import how_to_install
+from sparkring.pipelines.data.dataset.folds import require_a_fold
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.evaluation.score import METRICS, signed
 from sparkring.spark_jobs.recovery.stop import StopRequest
@@ -76,6 +77,7 @@ def search(config: ConfigLike, *, spark: SparkSession | None = None, progress: P
     _require_optuna()
     dataset = Dataset(config.dataset)
     manifest = dataset.manifest(config.dataset_version, fold=config.fold)
+    require_a_fold(manifest, dataset.url)
     if config.search.metric not in METRICS[manifest.task]:
         raise ConfigError(f"search.metric={config.search.metric} is not measured for the task {manifest.task}; set it to one of "
                           f"{', '.join(METRICS[manifest.task])}.")

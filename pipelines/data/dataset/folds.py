@@ -9,7 +9,7 @@ train, once for each fold; ``stored_columns.py`` applies them, since the files h
 from __future__ import annotations
 
 from sparkring.conf.schema.data.splits import fold_name
-from sparkring.errors import DatasetError
+from sparkring.errors import ConfigError, DatasetError
 from sparkring.pipelines.data.dataset.manifest import Manifest, joined
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import TensorSpec
@@ -36,6 +36,17 @@ def of_fold(manifest: Manifest, fold: int, *, url: str) -> Manifest:
     return manifest.model_copy(update={
         "splits": {"train": train, "validation": manifest.splits[fold_name(fold)], **test}, "preprocessing": fitted,
         "tensors": tuple(_of_fitted(tensor, fitted) for tensor in manifest.tensors), "fold": fold, "stored": manifest.preprocessing})
+
+
+def require_a_fold(manifest: Manifest, url: str) -> None:
+    """Check that a version in folds is a view of one of them, so that there is something to train on.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if manifest.folds and manifest.fold is None:
+        raise ConfigError(f"version {manifest.version} of {url} is in {len(manifest.folds)} folds; train on all but each of them with "
+                          "`sparkring cross-validate`, or on all but one with --set fold=0.")
 
 
 def _of_fitted(tensor: TensorSpec, fitted: Preprocessing) -> TensorSpec:
