@@ -104,7 +104,7 @@ def chaos(config: Config, *, num_faults: int = 20, seed: int = 1, kinds: Sequenc
     if isinstance(open_store(config.workspace), VolumeStore):
         raise ConfigError(f"{config.workspace} is a volume, and there a rank without a token cannot claim the fault that strikes it; set "
                           "workspace to a folder of the cluster's disk, or to other storage, for this command.")
-    manifest = Dataset(config.dataset).manifest(config.dataset_version)
+    manifest = Dataset(config.dataset).manifest(config.dataset_version, fold=config.fold)
     config = _elsewhere(config, manifest)
     calm = config.changed(run=f"{config.run}-undisturbed")
     progress.note("chaos: first without faults, to compare with")
@@ -135,7 +135,7 @@ def hardened(train_config: TrainConfig, *, num_faults: int, deadline_s: float) -
 def outcome(struck: Config, calm: Config, trained: TrainResult | None, expected: TrainResult, *, planned: int,
             failure: str = "") -> ChaosResult:
     """Compare the run of ``struck`` with that of ``calm``; ``trained`` is None if it failed."""
-    rows = Dataset(struck.dataset).manifest(struck.dataset_version).splits["train"].rows
+    rows = Dataset(struck.dataset).manifest(struck.dataset_version, fold=struck.fold).splits["train"].rows
     happened = strikes(open_store(struck.run_url))
     lost = losses(read_events(struck.run_url), happened, rows_per_epoch=rows)
     ended = [one for one in lost.resumptions if one.kind in ENDING]

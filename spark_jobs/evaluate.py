@@ -202,8 +202,9 @@ def _evaluate_by_stages(config: Config, card: ModelCard, manifest: Manifest, ses
 
     config = config.fitted_to(manifest.splits["train"].rows)
     train = config.train.changed(precision="float32") if config.train.precision == "bf16" else config.train
-    job = TrainJob(config=config.model_copy(update={"model": without_dropout(card.model), "train": train}), dataset_url=card.dataset_url,
-                   dataset_version=manifest.version, run_url=config.run_url, generation=0, lanes=default_lanes(train.num_micro_batches))
+    config = config.model_copy(update={"model": without_dropout(card.model), "train": train, "fold": card.fold})
+    job = TrainJob(config=config, dataset_url=card.dataset_url, dataset_version=manifest.version, run_url=config.run_url, generation=0,
+                   lanes=default_lanes(train.num_micro_batches))
     evaluated: Metrics = run_ring(evaluate_rank, job.model_dump(mode="json"), SPLIT, num_ranks=train.num_ranks, spark=session,
                                  config=train.ring)[0]
     return evaluated

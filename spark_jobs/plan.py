@@ -16,6 +16,7 @@ import yaml
 
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
+from sparkring.pipelines.data.dataset.folds import require_a_fold
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.planner.enumerate import Constraints, ring_sizes
@@ -120,7 +121,8 @@ def plan_on_paper(config: Config, assumed: Assumptions, *, world: int, picture: 
 def _dataset(config: Config) -> tuple[Dataset, Manifest, Config]:
     """The dataset, the version to plan for, and the config with a batch that fits its rows."""
     dataset = Dataset(config.dataset)
-    manifest = dataset.manifest(config.dataset_version)
+    manifest = dataset.manifest(config.dataset_version, fold=config.fold)
+    require_a_fold(manifest, dataset.url)
     return dataset, manifest, config.fitted_to(manifest.splits["train"].rows)
 
 

@@ -30,7 +30,7 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.writable import require_writable
 from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows, require_same_columns
 from sparkring.spark_jobs.etl.changes import count_changed
-from sparkring.spark_jobs.etl.columns.splits import SPLITS
+from sparkring.spark_jobs.etl.columns.splits import split_names
 from sparkring.spark_jobs.etl.encoded_rows import FALLS_IN, EncodedRows, require_held_out
 from sparkring.spark_jobs.etl.encoding.describe import describe
 from sparkring.spark_jobs.etl.encoding.tokens import TokenEncoding
@@ -117,7 +117,8 @@ def prepare(config: ConfigLike, *, append: bool = False, spark: SparkSession | N
         _require_commits(dataset)
         job = _PrepareJob(config, dataset, sources, facts, recipe_id, parent, latest)
         kept = parent.files if parent else ()
-        with progress.stage("prepare", total=len(sources) + 2 + len(SPLITS)) as bar, naming_damaged_pages(dataset.store, kept):
+        phases = len(sources) + 2 + len(split_names(config.prepare))
+        with progress.stage("prepare", total=phases) as bar, naming_damaged_pages(dataset.store, kept):
             manifest, changed = job.run(session(), _Phases(bar))
         if parent is not None and changed:
             progress.note(f"prepare: {changed:,} rows of known ids have other contents; they are kept as they are in version "
@@ -229,7 +230,7 @@ class _PrepareJob:
         store, splits = self.dataset.store, {}
         for name, content in fitted.files.items():
             store.put(f"{folder}/{name}", content)
-        for name in (name for name in SPLITS if name in layouts):
+        for name in (name for name in split_names(config) if name in layouts):
             phases.begin(f"writing {name}")
             write_split(rows.of(name), store, f"{folder}/{name}", fields=fields, layout=layouts[name],
                         seed=config.seed if config.shuffle else None)
@@ -261,7 +262,7 @@ class _PrepareJob:
             classes=classes,
             fields=fields, tensors=tensors, splits=splits, rolling=fitted.rolling,
             documents=(*(parent.documents if parent else ()), *written.documents),
-            preprocessing=preprocessing, recipe=config.model_dump(mode="json"), source=self.facts,
+            preprocessing=preprocessing, folds=fitted.folds, recipe=config.model_dump(mode="json"), source=self.facts,
             parent_sha256=None if self.latest is None else self.dataset.manifest_sha256(self.latest))
 
 

@@ -95,6 +95,8 @@ def retrain(config: ConfigLike, *, spark: SparkSession | None = None, progress: 
     for key in ("run", "dataset_version"):
         if getattr(config, key) is not None:
             raise ConfigError(f"the config sets {key}, and each retraining has one of its own; leave {key} out.")
+    if config.fold is not None:
+        raise ConfigError(f"the config sets fold={config.fold}, and a retraining trains on all train rows; leave fold out.")
     history = History(config.workspace)
     with ExitStack() as held:
         try:

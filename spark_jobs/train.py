@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config, RingConfig, TrainConfig
 from sparkring.errors import ConfigError, DatasetError
+from sparkring.pipelines.data.dataset.folds import require_a_fold
 from sparkring.pipelines.data.dataset.integrity import require_sealed
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
@@ -96,7 +97,7 @@ def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
     config = config_of_job(train, config, keys, section="train")
     require_mlflow(config)
     dataset = Dataset(config.dataset)
-    manifest = dataset.manifest(config.dataset_version)
+    manifest = dataset.manifest(config.dataset_version, fold=config.fold)
     require_sealed(dataset, manifest)
     _require_rows(manifest, dataset.url)
     _require_metric(config.train, manifest)
@@ -128,6 +129,7 @@ def train(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
 
 def _require_rows(manifest: Manifest, url: str) -> None:
     """Check that train and validation have rows and, for a binary task, rows of both labels."""
+    require_a_fold(manifest, url)
     for name in ("train", "validation"):
         split = manifest.splits.get(name)
         if split is None or not split.rows:

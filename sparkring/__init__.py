@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sparkring.models.networks import network
     from sparkring.notebook.show import show
     from sparkring.spark_jobs.comparing.compare import compare
+    from sparkring.spark_jobs.cross_validating.cross_validate import cross_validate
     from sparkring.spark_jobs.evaluate import evaluate
     from sparkring.spark_jobs.export import export
     from sparkring.spark_jobs.generate import generate
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.tracking.track import track
     from sparkring.spark_jobs.train import train
 
-__all__ = ["TorchClassifier", "TorchEstimator", "TorchModel", "TorchRegressor", "__version__", "adapt", "compare", "evaluate", "export",
-           "generate", "ingest", "init", "load_config", "network", "predict", "prepare", "report", "retrain", "run_ring", "score",
-           "search", "show", "track", "train"]
+__all__ = ["TorchClassifier", "TorchEstimator", "TorchModel", "TorchRegressor", "__version__", "adapt", "compare", "cross_validate",
+           "evaluate", "export", "generate", "ingest", "init", "load_config", "network", "predict", "prepare", "report", "retrain",
+           "run_ring", "score", "search", "show", "track", "train"]
 
 _HOME = {
     "load_config": "sparkring.conf.loading",
@@ -57,6 +58,7 @@ _HOME = {
     "ingest": "sparkring.spark_jobs.ingest",
     "train": "sparkring.spark_jobs.train",
     "compare": "sparkring.spark_jobs.comparing.compare",
+    "cross_validate": "sparkring.spark_jobs.cross_validating.cross_validate",
     "evaluate": "sparkring.spark_jobs.evaluate",
     "score": "sparkring.spark_jobs.score",
     "predict": "sparkring.spark_jobs.score",
@@ -73,7 +75,8 @@ _HOME = {
     "TorchModel": "sparkring.estimator.model",
     "show": "sparkring.notebook.show",
 }
-_LONG = ("init", "prepare", "ingest", "train", "compare", "search", "evaluate", "score", "generate", "report", "retrain", "export", "track")
+_LONG = ("init", "prepare", "ingest", "train", "compare", "search", "cross_validate", "evaluate", "score", "generate", "report", "retrain",
+         "export", "track")
 """Functions that take a ``progress``."""
 _JOBS = (*_LONG, "predict", "run_ring", "show")
 """Functions that import Spark, torch and others when they are called."""

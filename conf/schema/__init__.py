@@ -8,7 +8,7 @@ Not here: reading files and merging them (loading.py).
     model.py, train.py, spark.py             what the jobs do, a section each
     parallel.py, strategy.py, optimizer.py   how a model is laid over ranks, how ranks train together, and by which steps: parts of train.py
     ingest.py, retrain.py, tracking.py       what happens night after night, and where runs are sent
-    search.py                                which values are tried
+    search.py, cross_validate.py             which values are tried, and how folds are trained
     whole.py                                 the config that holds them all
 
 YAML keys are the field names; unknown keys are refused. A field without a default is required. How files, overrides

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sparkring.conf.schema.base.section import LocalPath, Positive, Section, one_spelling
+from sparkring.conf.schema.cross_validate import CrossValidateConfig
 from sparkring.conf.schema.data.prepare import PrepareConfig
 from sparkring.conf.schema.ingest import IngestConfig
 from sparkring.conf.schema.model import ImageModelConfig, ModelConfig, TabularModelConfig
@@ -35,6 +36,9 @@ class Config(Section):
     writer: sftp:, smb:, webdav: and others; not on local folders, s3:, hdfs:, gs: and abfs:."""
     dataset_version: Positive | None = None
     """The committed version to train on; default the latest."""
+    fold: Annotated[int, Field(ge=0)] | None = None
+    """Of a dataset version in folds (``prepare.split`` by fold): the fold that validates; the others train. ``sparkring
+    cross-validate`` trains one run for each."""
     run: str | None = None
     """The run's name, e.g. ``wide``. Default: one made of the dataset version and of all that changes what is learned, so that another
     version, model or training is another run. For all commands but ``train`` also ``champion`` or ``candidate``: that model's run.
@@ -46,6 +50,7 @@ class Config(Section):
     score: ScoreConfig = ScoreConfig()
     retrain: RetrainConfig = RetrainConfig()
     search: SearchConfig = SearchConfig()
+    cross_validate: CrossValidateConfig = CrossValidateConfig()
     ingest: IngestConfig = IngestConfig()
     tracking: TrackingConfig | None = None
     """Send runs to MLflow, e.g. ``{mlflow_uri: http://mlflow.example.org:5000}``; null: no tracking."""

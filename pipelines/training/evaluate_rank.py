@@ -30,7 +30,8 @@ def evaluate_rank(context: RankContext, job: dict[str, Any], split: str) -> dict
         The result of ``evaluate_fully`` on rank 0, None on the others.
     """
     parsed = TrainJob.model_validate(job)
-    version, config = Dataset(parsed.dataset_url).open(parsed.dataset_version), parsed.config
+    config = parsed.config
+    version = Dataset(parsed.dataset_url).open(parsed.dataset_version, fold=config.fold)
     layout, manifest = layout_of(config, version.manifest), version.manifest
     assert layout is not None, "a model that is not cut is evaluated without a ring"
     sets = layout.process_sets(context.hosts)

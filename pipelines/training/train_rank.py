@@ -65,7 +65,7 @@ def train_rank(context: RankContext, document: dict[str, Any], *, files: RunFile
     torch.set_flush_denormal(True)  # weight decay takes idle weights below 1e-38, where a CPU multiplies 100 times as slowly
     files = files or PlainRunFiles()
     job = TrainJob.model_validate(document)
-    version = Dataset(job.dataset_url).open(job.dataset_version)
+    version = Dataset(job.dataset_url).open(job.dataset_version, fold=job.config.fold)
     layout = layout_of(job.config, version.manifest)
     opened = Communicator(context) if layout is None else Communicator(
         context, extra_sets=layout.process_sets(context.hosts), messages_by_horovod=layout.messages_by_horovod)

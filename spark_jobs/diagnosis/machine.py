@@ -119,7 +119,7 @@ def gradient_mb(config: Config | None) -> float | None:
     from sparkring.pipelines.training.job.tasks import shapes_of
 
     try:
-        manifest = Dataset(config.dataset).manifest(config.dataset_version)
+        manifest = Dataset(config.dataset).manifest(config.dataset_version, fold=config.fold)
         with torch.device("meta"):  # shapes without memory
             model = build_model(config.model, shapes_of(manifest.task, manifest.preprocessing))
     except SparkringError:

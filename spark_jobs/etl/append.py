@@ -13,9 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError
-from sparkring.pipelines.data.dataset.manifest import Manifest, Split
+from sparkring.pipelines.data.dataset.manifest import Manifest, Split, joined
 from sparkring.pipelines.data.dataset.versions import Dataset
-from sparkring.pipelines.data.order.rowhash import add, from_hex, to_hex
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.examples import Query
 from sparkring.spark_jobs.etl.sources.committed_files import read_committed
@@ -81,12 +80,5 @@ def known_rows(spark: SparkSession, dataset: Dataset, parent: Manifest) -> DataF
 def joined_splits(parent: Manifest, new: Mapping[str, Split]) -> dict[str, Split]:
     """The parent's splits, each followed by its new files; of a rolling split, whose held-out rows are written again, train only."""
     if parent.rolling is not None:
-        return {**new, TRAIN: _joined(parent.splits[TRAIN], new[TRAIN]) if TRAIN in new else parent.splits[TRAIN]}
-    return {name: _joined(split, new[name]) if name in new else split for name, split in parent.splits.items()}
-
-
-def _joined(old: Split, new: Split) -> Split:
-    return Split(
-        files=(*old.files, *new.files), rows=old.rows + new.rows,
-        positives=None if old.positives is None or new.positives is None else old.positives + new.positives,
-        rows_digest=to_hex(add([from_hex(old.rows_digest), from_hex(new.rows_digest)])))
+        return {**new, TRAIN: joined([parent.splits[TRAIN], new[TRAIN]]) if TRAIN in new else parent.splits[TRAIN]}
+    return {name: joined([split, new[name]]) if name in new else split for name, split in parent.splits.items()}

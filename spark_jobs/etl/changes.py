@@ -51,7 +51,7 @@ def _as_encoded(query: Query, parent: Manifest) -> DataFrame:
     sources = dict.fromkeys(feature.source for feature in (*fitted.numeric, *fitted.with_ids))
     kept = [named(config.id_column).cast("bigint").alias(_ID), named(config.label).cast("double").alias(_LABEL),
             split_name(config).alias(_SPLIT), *(named(name).cast("double").alias(_RAW + name) for name in _raw_numbers(query))]
-    return encode(rows.select(*kept, *map(named, sources)), fitted)
+    return encode(rows.select(*kept, *map(named, sources)), fitted, in_folds=bool(parent.folds))
 
 
 def _committed(query: Query, dataset: Dataset, parent: Manifest) -> DataFrame:

@@ -43,7 +43,7 @@ class EncodedRows:
     def of(self, split: str) -> DataFrame:
         """The rows of one split."""
         fitted = self._fitted
-        new = encode(fitted.examples.where(fitted.split == split), fitted.preprocessing)
+        new = encode(fitted.examples.where(fitted.split == split), fitted.preprocessing, in_folds=bool(fitted.folds))
         if self._again is None:
             return new
         return new.select(self._columns).unionByName(self._again.where(sf.col(FALLS_IN) == split).select(self._columns))

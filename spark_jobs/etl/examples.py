@@ -23,7 +23,7 @@ from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.columns.identity import content_columns, with_row_id
 from sparkring.spark_jobs.etl.columns.labels import make_binary
 from sparkring.spark_jobs.etl.columns.roles import Role, roles_of_query
-from sparkring.spark_jobs.etl.columns.splits import SPLITS, key_figures, split_key, split_name, why_empty
+from sparkring.spark_jobs.etl.columns.splits import SPLITS, key_figures, split_key, split_name, split_names, trains, why_empty
 from sparkring.spark_jobs.etl.columns.weights import check_weights, weight_figures
 from sparkring.spark_jobs.etl.columns.wildcards import expanded
 from sparkring.spark_jobs.etl.names import name_problems
@@ -149,7 +149,7 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
     label, key = named(config.label), named(split_key(config).column)
     number = label.cast("double") if config.task in _NUMBERS else sf.lit(None).cast("double")
     strange = ~number.isin(0.0, 1.0) if config.task == "binary" else ~(sf.abs(number) < float("inf"))
-    split = split_name(config)
+    split, names = split_name(config), split_names(config)
     figures = examples.agg(
         sf.count(sf.lit(1)).alias("rows"), sf.count_if(named(config.id_column).isNull()).alias("no_id"),
         sf.count_if(key.isNull()).alias("no_key"), sf.count_if(strange).alias("strange"),
@@ -157,9 +157,9 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
         sf.count_if(key.isNotNull() & split.isNull()).alias("nowhere"),
         sf.min(sf.when(split.isNull(), key).cast("string")).alias("nowhere_example"), *key_figures(config, label.isNotNull()),
         *(figure(sf.when(split == name, number)).alias(f"{word}_{name}")
-          for name in SPLITS for word, figure in (("least", sf.min), ("most", sf.max))),
-        *(sf.count_if(split == name).alias(name) for name in SPLITS),
-        *(weight_figures(config.weight, train=split == SPLITS[0]) if config.weight is not None else ()))
+          for name in names for word, figure in (("least", sf.min), ("most", sf.max))),
+        *(sf.count_if(split == name).alias(name) for name in names),
+        *(weight_figures(config.weight, train=trains(config)) if config.weight is not None else ()))
     found = figures.collect()[0]
     if whole and not found["rows"]:
         raise SourceError(f"the query yields no row whose {config.label} is not null (and {unlabelled()} where it is); "
@@ -169,7 +169,7 @@ def check_examples(examples: DataFrame, config: PrepareConfig, *, unlabelled: Ca
     _check_figures(found, config, whole=whole)
     if config.weight is not None:
         check_weights(config.weight, found, whole=whole)
-    return {name: found[name] for name in SPLITS}
+    return {name: found[name] for name in names}
 
 
 def _strange_label(found: Row, config: PrepareConfig, *, fraction: bool) -> SourceError:
@@ -190,10 +190,11 @@ def _check_figures(found: Row, config: PrepareConfig, *, whole: bool) -> None:
     if found["nowhere"]:
         raise SourceError(f"{split_key(config).column} names no split in {found['nowhere']} of {rows} rows, e.g. "
                           f"{found['nowhere_example']!r}; make it {', '.join(SPLITS)} in the query, or filter those rows out.")
-    for name in SPLITS:
+    names = split_names(config)
+    for name in names:
         if whole and not found[name]:
             raise SourceError(why_empty(config, name, found))
-    for name in SPLITS if whole and config.task in _NUMBERS else ():
+    for name in names if whole and config.task in _NUMBERS else ():
         least = found[f"least_{name}"]
         if least == found[f"most_{name}"]:  # train and evaluate refuse such splits
             raise SourceError(f"label {config.label} is {least:.15g} in all {found[name]} {name} rows, so there is nothing to "

@@ -47,7 +47,8 @@ def check_expectations(examples: DataFrame, config: PrepareConfig, *, split: Col
         ExpectationsNotMet: an expectation is not met; the error lists all results.
         ConfigError, EnvironmentProblem: as ``check_rows`` and ``check_drift`` raise them.
     """
-    parent = ParentVersion(dataset.store, dataset.manifest()) if dataset.versions() else None
+    latest = dataset.manifest() if dataset.versions() else None
+    parent = ParentVersion(dataset.store, latest) if latest and not latest.folds else None  # in folds there is no train split
     results = [*check_rows(examples, config.expectations), *check_drift(examples.where(split == SPLITS[0]), config, parent)]
     if not all(result.met for result in results):
         raise ExpectationsNotMet(results)

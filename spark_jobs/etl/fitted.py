@@ -22,13 +22,12 @@ from sparkring.pipelines.data.dataset.manifest import Manifest, RollingSplit
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.columns.labels import class_type, fit_classes, number_classes, require_known_classes
-from sparkring.spark_jobs.etl.columns.splits import SPLITS, split_name
+from sparkring.spark_jobs.etl.columns.splits import SPLITS, split_name, train_sets
 from sparkring.spark_jobs.etl.encoding.arrays import store_raw
-from sparkring.spark_jobs.etl.encoding.images import fit_images, normalise_images
+from sparkring.spark_jobs.etl.encoding.images import normalise_images
 from sparkring.spark_jobs.etl.encoding.tokens import SPLIT, TokenEncoding, fit_tokens, measure_documents, pack_documents, with_appended
 from sparkring.spark_jobs.etl.examples import Query, check_examples, with_label
-from sparkring.spark_jobs.etl.fit import fit
-from sparkring.spark_jobs.etl.fit_numbers import fit_label
+from sparkring.spark_jobs.etl.fit_sets import fit_sets
 from sparkring.spark_jobs.etl.rolling import at_borders, roll, with_split_time
 from sparkring.spark_jobs.etl.writing.document_list import TOKENIZER
 from sparkring.spark_jobs.spark.errors import reason
@@ -43,6 +42,8 @@ class Fitted:
     split: Column
     """The split of a row."""
     preprocessing: Preprocessing
+    folds: tuple[Preprocessing, ...] = ()
+    """Of a version in folds: what was fitted on the rows of all folds but each; then ``preprocessing`` suits all of them."""
     rolling: RollingSplit | None = None
     """The borders of a split by ages."""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -98,7 +99,7 @@ def new_examples(query: Query, parent: Manifest, known: DataFrame, begin: Callab
             if config.task == "multiclass":
                 require_known_classes(examples, config.label, fitted.classes)
                 examples = number_classes(examples, config.label, fitted.classes)
-        yield Fitted(with_split_time(examples, config, rolling), split_name(config), fitted, rolling)
+        yield Fitted(with_split_time(examples, config, rolling), split_name(config), fitted, parent.folds, rolling)
 
 
 @contextmanager
@@ -139,26 +140,20 @@ def _query_errors() -> Iterator[None]:
 
 def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFrame], DataFrame], begin: Callable[[str], None]) -> Fitted:
     begin("joining")
-    features = config.features
     examples = keep(_stored(result, config))
     rolling = roll(config, examples)
     config = at_borders(config, rolling)
     split = split_name(config)
     rows = check_examples(examples, config, unlabelled=result.count)
     begin("fitting on train")
-    of_train = split == SPLITS[0]
-    preprocessing = fit(examples.where(of_train), features, rows=rows[SPLITS[0]], row_id=config.id_column,
-                        min_category_rows=config.min_category_rows)
-    if features.image:
-        image = fit_images(examples, features.image, train=of_train, row_id=config.id_column)
-        preprocessing = preprocessing.model_copy(update={"image": image})
-    if config.task == "regression":
-        preprocessing = preprocessing.model_copy(update={"label": fit_label(examples.where(of_train), config.label)})
+    preprocessing, folds = fit_sets(examples, config, rows)
     if config.task == "multiclass":
-        classes = fit_classes(examples, config.label, split=split)
-        preprocessing = preprocessing.model_copy(update={"classes": classes, "class_type": class_type(examples, config.label)})
+        classes = fit_classes(examples, config.label, split=split, train_sets=train_sets(config))
+        found = {"classes": classes, "class_type": class_type(examples, config.label)}
+        preprocessing, *others = (each.model_copy(update=found) for each in (preprocessing, *folds))
+        folds = tuple(others)
         examples = number_classes(examples, config.label, classes)
-    return Fitted(with_split_time(examples, config, rolling), split, preprocessing, rolling)
+    return Fitted(with_split_time(examples, config, rolling), split, preprocessing, folds, rolling)
 
 
 def _stored(result: DataFrame, config: PrepareConfig) -> DataFrame:

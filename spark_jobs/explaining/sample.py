@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest
+from sparkring.pipelines.data.dataset.stored_columns import changed_columns, changes
 from sparkring.pipelines.data.loading.page_checksums import read_verified
 from sparkring.pipelines.data.stores.base import Store
 
@@ -60,7 +61,8 @@ def read_sample(store: Store, manifest: Manifest, split: str, *, seed: int = 0) 
     for file, groups in _drawn(manifest.splits[split].files, most, random):
         with store.open_input(file.path) as source:
             tables.append(read_verified(source, path=store.path(file.path), columns=names, groups=groups).select(names))
-    columns = dict(zip(names, (column.to_numpy() for column in pa.concat_tables(tables).columns), strict=True))
+    columns = changed_columns(dict(zip(names, (column.to_numpy() for column in pa.concat_tables(tables).columns), strict=True)),
+                              changes(manifest.stored, encoded))
     rows = len(columns[manifest.label])
     kept = slice(None) if rows <= most else np.sort(random.choice(rows, most, replace=False))
     numeric, ids = np.empty((min(rows, most), len(numbers)), np.float32), np.empty((min(rows, most), len(with_ids)), np.int64)

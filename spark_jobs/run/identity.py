@@ -47,6 +47,7 @@ def identity_of(config: Config, manifest: Manifest) -> Identity:
         **({"micro_batches": config.train.num_micro_batches} if normalises_rows(config) else {}),  # else they change nothing
         "content_id": manifest.content_id,
         "dataset_version": manifest.version,
+        **({} if manifest.fold is None else {"fold": manifest.fold}),
         "model": config.model.model_dump(mode="json", exclude=_where_weights_are(config)),
         "train": train.model_dump(mode="json", exclude={**without, "optimizer": optimizer}),
         "lanes": train.lanes or _lanes(config),

@@ -99,7 +99,7 @@ def _own_run(config: Config, names: Collection[str]) -> tuple[str | None, int]:
         asked = config.dataset_version or max(versions, default=0)
         for version in reversed(versions):
             if version <= asked and any(name.startswith(f"v{version}-") for name in names):
-                name = name_of(config, dataset.manifest(version))
+                name = name_of(config, dataset.manifest(version, fold=config.fold))
                 if name in names:
                     return name, 0 if version == asked else asked
     except SparkringError:  # the dataset is gone or damaged; runs can be read without it

@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from sparkring.errors import DatasetError, StorageError
 from sparkring.models.networks import REGISTRY
 from sparkring.pipelines.data.dataset.integrity import UNREADABLE
 from sparkring.pipelines.data.dataset.manifest import DataFile
+from sparkring.pipelines.data.dataset.stored_columns import Change
 from sparkring.pipelines.data.loading.page_checksums import VerifiedFile
 from sparkring.pipelines.data.stores.base import Readable
 from sparkring.pipelines.data.stores.open import open_store
@@ -74,7 +76,7 @@ def predict_split(spark: SparkSession, rows: SplitRows, model: Model, *, keep: S
     answered = StructType([*(StructField(name, stored_type(fields[name])) for name in keep), StructField(ANSWER, ANSWERS[card.task])])
     tasks = split_groups(rows.files, tasks=slots_of(spark) or max(1, len(rows.files)))
     work = _Work(rows.dataset_url, tasks, tuple(feature_columns(card)), to_arrow_schema(answered),
-                 model.shipped(raw=False, batch_rows=batch_rows))
+                 model.shipped(raw=False, batch_rows=batch_rows), dict(rows.changes))
     numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))  # a partition of one number for each task
     frame = numbers.mapInArrow(REGISTRY.carrying(partial(_answer_tasks, work=work)), answered)
     return frame.select(*map(named, keep), *predictions(card, top_k))
@@ -111,6 +113,8 @@ class _Work:
     answered: pa.Schema
     """The kept columns, then ``ANSWER``."""
     shipped: Shipped
+    changes: dict[str, Change]
+    """What makes of a column of the files the one that the network takes."""
 
 
 def _answer_tasks(numbers: Iterable[pa.RecordBatch], work: _Work) -> Iterator[pa.RecordBatch]:
@@ -129,7 +133,8 @@ def _answer_tasks(numbers: Iterable[pa.RecordBatch], work: _Work) -> Iterator[pa
 def _answered(rows: pa.Table, work: _Work) -> list[pa.RecordBatch]:
     """The kept columns of rows that become inputs at once, and the answers."""
     *kept, struct = work.answered
-    answers = answer([rows[name].to_pandas() for name in work.inputs], work.shipped)
+    answers = answer([pd.Series(work.changes[name](rows[name].to_numpy())) if name in work.changes else rows[name].to_pandas()
+                      for name in work.inputs], work.shipped)
     columns = [rows[field.name].cast(field.type) for field in kept]
     answered = pa.StructArray.from_arrays([_array(answers[field.name]).cast(field.type) for field in struct.type], fields=list(struct.type))
     batches: list[pa.RecordBatch] = pa.Table.from_arrays([*columns, answered], schema=work.answered).to_batches()

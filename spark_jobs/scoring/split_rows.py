@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import FloatType, StructField, StructType
 
 from sparkring.errors import DatasetChanged, DatasetError
 from sparkring.pipelines.data.dataset.integrity import check_footers
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import DataField
+from sparkring.pipelines.data.dataset.stored_columns import Change, Scaling, changes
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.job.model_files import ModelCard
@@ -26,7 +31,7 @@ def trained_on(card: ModelCard) -> Manifest:
         DatasetVersionNotFound: it is gone.
         DatasetError: the version has different content now.
     """
-    manifest = Dataset(card.dataset_url).manifest(card.dataset_version)
+    manifest = Dataset(card.dataset_url).manifest(card.dataset_version, fold=card.fold)
     if manifest.content_id != card.content_id:
         raise DatasetError(f"version {card.dataset_version} of {card.dataset_url} holds {manifest.content_id[:16]}, but the model was "
                            f"trained on {card.content_id[:16]}; train again, or bring that dataset back.")
@@ -66,6 +71,8 @@ class SplitRows:
     files: tuple[DataFile, ...]
     fields: tuple[DataField, ...]
     """The columns of the files."""
+    changes: Mapping[str, Change] = field(default_factory=dict)
+    """What makes of a column of the files the one that the network takes; empty but for a version in folds."""
 
     @classmethod
     def of(cls, manifest: Manifest, dataset_url: str, split: str) -> SplitRows:
@@ -79,19 +86,32 @@ class SplitRows:
         findings = check_footers(store, manifest, files)
         if findings:
             raise DatasetChanged(store.url, version=manifest.version, findings=list(map(str, findings)))
-        return cls(dataset_url, files, manifest.fields)
+        return cls(dataset_url, files, manifest.fields, changes(manifest.stored, manifest.preprocessing))
 
     def some(self, names: Collection[str]) -> SplitRows:
         """The rows of some files."""
         return replace(self, files=tuple(file for file in self.files if file.path in names))
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The rows as they are stored, read by Spark.
+        """The rows as the network takes them, read by Spark.
 
         Raises:
             EnvironmentProblem, StorageError: Spark cannot read them.
         """
-        return read_committed(spark, open_store(self.dataset_url), self.files)
+        frame = read_committed(spark, open_store(self.dataset_url), self.files)
+        if not self.changes:
+            return frame
+        types = {field.name: FloatType() if isinstance(self.changes.get(field.name), Scaling) else field.dataType for field in frame.schema}
+        schema = StructType([StructField(name, kind) for name, kind in types.items()])
+        return frame.mapInArrow(partial(_changed, changes=self.changes, schema=to_arrow_schema(schema)), schema)
+
+
+def _changed(batches: Iterable[pa.RecordBatch], changes: Mapping[str, Change], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows with the changes made, in a Python worker of Spark."""
+    for batch in batches:
+        columns = [pa.array(changes[name](column.to_numpy(zero_copy_only=False))) if name in changes else column
+                   for name, column in zip(batch.schema.names, batch.columns, strict=True)]
+        yield pa.RecordBatch.from_arrays([column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
 
 
 def split_of(manifest: Manifest, dataset_url: str, split: str) -> Split:

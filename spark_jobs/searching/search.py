@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config, HeldOutMetric
-from sparkring.errors import ConfigError, EnvironmentProblem, NotEnoughSlots, SparkringError, Stopped
+from sparkring.errors import ConfigError, SparkringError, Stopped
 from sparkring.extras import extras_named
+from sparkring.pipelines.data.dataset.folds import require_a_fold
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.evaluation.score import METRICS
 from sparkring.spark_jobs.recovery.stop import StopRequest
@@ -27,8 +28,8 @@ from sparkring.spark_jobs.searching.study import Study
 from sparkring.spark_jobs.searching.trial_run import TrialRun
 from sparkring.spark_jobs.searching.trials import Trial, Trials, ranked
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
+from sparkring.spark_jobs.spark.rings_at_once import rings_at_once
 from sparkring.spark_jobs.spark.session import spark_session
-from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, master_of, slots_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,13 +81,14 @@ def search(config: ConfigLike, *, spark: SparkSession | None = None, progress: P
     with extras_named():
         import_module("optuna")
     dataset = Dataset(config.dataset)
-    manifest = dataset.manifest(config.dataset_version)
+    manifest = dataset.manifest(config.dataset_version, fold=config.fold)
+    require_a_fold(manifest, dataset.url)
     if config.search.metric not in METRICS[manifest.task]:
         raise ConfigError(f"search.metric={config.search.metric} is not measured for the task {manifest.task}; set it to one of "
                           f"{', '.join(METRICS[manifest.task])}.")
     config = config.changed(dataset_version=manifest.version)
     session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
-    at_once = rings_at_once(session, config)
+    at_once = rings_at_once(session, num_ranks=config.train.num_ranks, asked=config.search.at_once, key="search.at_once", what="trials")
     trials, stop = Trials(config, content_id=manifest.content_id), stop or StopRequest()
     with progress.stage("search", total=config.search.trials) as bar:
         searching = _Searching(config, trials, bar)
@@ -113,27 +115,6 @@ def best_of(trials: tuple[Trial, ...] | list[Trial], config: Config) -> Trial | 
     """The trial with the best value."""
     done = ranked((trial for trial in trials if trial.value is not None), config.search.metric)
     return done[0] if done else None
-
-
-def rings_at_once(spark: SparkSession, config: Config) -> int:
-    """How many trials train at once.
-
-    Raises:
-        NotEnoughSlots: fewer fit than ``search.at_once`` asks for, or none does.
-        EnvironmentProblem: Spark does not say how many slots it has, and ``search.at_once`` is not given.
-    """
-    ranks, asked = config.train.num_ranks, config.search.at_once
-    slots = None if has_dynamic_allocation(spark) else slots_of(spark)
-    if slots is None:
-        if asked is None:
-            raise EnvironmentProblem(f"{master_of(spark)} does not say how many slots it has; set search.at_once.")
-        return asked
-    fit = slots // ranks
-    if (asked or 1) > fit:
-        where = f"{master_of(spark)}, for {asked or 1} trials of {ranks} ranks,"
-        raise NotEnoughSlots(wanted=(asked or 1) * ranks, slots=slots, where=where,
-                             remedy=f"set search.at_once to at most {fit}" if fit else f"set train.num_ranks to at most {slots}")
-    return asked or fit
 
 
 class _Searching:

@@ -59,7 +59,8 @@ class Trials:
         """
         searched = {key: values.model_dump(mode="json") for key, values in config.search.space.items()}
         base = [config.model.model_dump(mode="json"), config.train.model_dump(mode="json", exclude=FREE_TO_CHANGE)]
-        what = json.dumps([searched, config.search.metric, content_id, base], sort_keys=True)
+        of_fold = [] if config.fold is None else [config.fold]
+        what = json.dumps([searched, config.search.metric, content_id, base, *of_fold], sort_keys=True)
         self._store = open_store(f"{config.workspace}/search/{hashlib.sha256(what.encode()).hexdigest()[:8]}")
 
     @property

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from sparkring.cli import chaos, compare, demo, doctor, ingest, init, jobs, plan, retrain, schedule, search, submit, text
+from sparkring.cli import chaos, compare, cross_validate, demo, doctor, ingest, init, jobs, plan, retrain, schedule, search, submit, text
 from sparkring.cli.stored import audit, checkpoints, datasets, models, runs
 from sparkring.version import __version__
 
@@ -24,7 +24,7 @@ PANELS = {
     "The main job": (jobs, text),
     "Night after night": (ingest, retrain, models),
     "What is stored": (runs, datasets, checkpoints, audit),
-    "Layouts, strategies, searches, clusters and faults": (plan, compare, search, schedule, submit, chaos)}
+    "Layouts, strategies, searches, clusters and faults": (plan, compare, search, cross_validate, schedule, submit, chaos)}
 """The commands' modules by the panel of the help that shows them, in its order."""
 
 app = typer.Typer(

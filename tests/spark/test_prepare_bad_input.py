@@ -181,6 +181,9 @@ BAD = {
     "too few keys": Bad(
         SourceError, r"the validation split is empty: twice has about 2 different values, too few for 40 folds; set other shares",
         settings=_yielding("late AS twice") | _features("km") | {"split": {"by": "fold", "column": "twice", "folds": 40, "fold": 0}}),
+    "more folds than rows": Bad(
+        SourceError, r"the fold-\d+ split is empty: twice has about 2 different values, too few for 40 folds; set other shares, fewer",
+        settings=_yielding("late AS twice") | _features("km") | {"split": {"by": "fold", "column": "twice", "folds": 40}}),
     "a column that names no split": Bad(
         SourceError, r"part names no split in 891 of 891 rows, e\.g\. 'dev'; make it train, validation, test in the query",
         settings=_yielding("'dev' AS part") | {"split": {"by": "column", "column": "part"}}),

@@ -73,6 +73,7 @@ STALE_SYNC_LEARN = "sparkring.pipelines.training.strategies.relaxed.stale_sync.S
 STALE_SYNC_SEGMENT = "sparkring.pipelines.training.strategies.relaxed.stale_sync.StaleSyncStrategy.segment"
 STRATEGY_TRAIN_STEP = "sparkring.pipelines.training.strategies.strategy.train_step"
 CHAOS_CHAOS = "sparkring.spark_jobs.chaos.chaos"
+CROSS_VALIDATE_TRAIN = "sparkring.spark_jobs.cross_validating.cross_validate.train"
 DOCTOR_THIS_MACHINE = "sparkring.spark_jobs.doctor.this_machine"
 QUANTILES_SAMPLE_ROWS = "sparkring.spark_jobs.etl.columns.quantiles.SAMPLE_ROWS"
 EVALUATE_PREDICT = "sparkring.spark_jobs.evaluate.predict_split"

@@ -10,7 +10,7 @@ from sparkring.conf.schema.base.section import Positive, Section, Seed
 from sparkring.conf.schema.data.expectations import ExpectationsConfig
 from sparkring.conf.schema.data.features import FeaturesConfig
 from sparkring.conf.schema.data.sources import AnySource
-from sparkring.conf.schema.data.splits import SplitConfig, TimeSplit
+from sparkring.conf.schema.data.splits import FoldSplit, SplitConfig, TimeSplit
 
 Task = Literal["binary", "multiclass", "regression", "next_token", "masked_tokens"]
 """The prediction: a label of 0 or 1, one of several classes, a number, each next token of a sequence, or its masked tokens."""
@@ -62,6 +62,11 @@ class PrepareConfig(Section):
         """The dataset's column of row ids, whether the query yields it or ``prepare`` makes it."""
         return self.row_id or "row_id"
 
+    @property
+    def folds(self) -> FoldSplit | None:
+        """The split of a version that holds all folds; None for any other version."""
+        return self.split if isinstance(self.split, FoldSplit) and self.split.fold is None else None
+
     @model_validator(mode="after")
     def _tables_have_names_of_their_own(self) -> Self:
         seen: dict[str, str] = {}
@@ -82,7 +87,18 @@ class PrepareConfig(Section):
         if text and isinstance(self.split, TimeSplit) and self.split.rolls:
             raise ValueError("the rows of a text cannot fall anew, so its split does not roll; set prepare.split.validation_from and "
                              "test_from in place of validation and test")
+        if text and self.folds:
+            raise ValueError("the rows of a text are cut after its documents were dealt to splits, so one version cannot hold all folds; "
+                             "set prepare.split.fold to prepare one fold at a time")
         if text and self.weight is not None:
             raise ValueError(f"task {self.task} has no weights, found {self.weight}: its rows are cut from joined texts; leave "
                              "prepare.weight out")
+        return self
+
+    @model_validator(mode="after")
+    def _drift_has_train_rows(self) -> Self:
+        limited = [name for name, each in self.expectations.columns.items() if each.max_mean_shift is not None or each.max_psi is not None]
+        if limited and self.folds:
+            raise ValueError(f"expectations.columns.{limited[0]} limits how far train rows move from version to version, and a version in "
+                             "folds has no train split; leave max_mean_shift and max_psi out")
         return self

@@ -101,26 +101,50 @@ class RandomSplit(_ShareSplit):
     by: Literal["random"]
 
 
+MOST_FOLDS = 100
+"""Of one version: each is written, and fitted without, on its own."""
+
+
+def fold_name(fold: int) -> str:
+    """The split of a version in folds that holds this fold."""
+    return f"fold-{fold}"
+
+
 class FoldSplit(Section):
-    """One of k folds for cross-validation: over ``fold`` = 0 .. k - 1 each key is in test once and in validation
-    once.
-    """
+    """k folds for cross-validation: all of them in one version, or one version for each ``fold``."""
 
     by: Literal["fold"]
     column: str
     """The key, a column of the query's result; rows with an equal key are in one fold. Name the row id to split
     single rows."""
-    folds: Annotated[int, Field(ge=3)]
-    """k, at least 3: one fold is test, one validation, the others train."""
-    fold: Annotated[int, Field(ge=0)]
-    """The test fold; the next one (after the last: the first) is validation."""
+    folds: Annotated[int, Field(ge=2)]
+    """k, at least 2; at least 3 with ``fold``, and at most 100 without."""
+    fold: Annotated[int, Field(ge=0)] | None = None
+    """Null: all folds are in one version, and each is left out of training once (``sparkring cross-validate``). A
+    number: this fold is test, the next one (after the last: the first) validation, and the others train."""
+    test_share: Share | None = None
+    """Without ``fold``: share of the keys that are in no fold but in the test split. Null: there is no test split."""
     seed: Seed = 1
     """Determines which keys go to which fold."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The folds of a version that holds all of them."""
+        return tuple(map(fold_name, range(self.folds)))
+
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
+        if self.fold is None:
+            if self.folds > MOST_FOLDS:
+                raise ValueError(f"folds={self.folds} are more than the {MOST_FOLDS} that a version may hold; give fewer")
+            return self
         if self.fold >= self.folds:
             raise ValueError(f"fold={self.fold} is not one of the {self.folds} folds; give 0 to {self.folds - 1}")
+        if self.folds == 2:
+            raise ValueError("folds=2 leave nothing to train on beside a test and a validation fold; give at least 3, or leave fold out")
+        if self.test_share is not None:
+            raise ValueError(f"test_share={self.test_share:g} is for a version of all folds, and here fold {self.fold} is the test split; "
+                             "leave one of the two out")
         return self
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from sparkring.conf.schema import Task
 from sparkring.errors import DatasetError
@@ -66,6 +66,15 @@ class Split(StrictModel):
     """Order-free hash of the row ids (``rowhash.py``); the rows read in an epoch must add up to it."""
 
 
+def joined(splits: Iterable[Split]) -> Split:
+    """The rows of several splits that have none in common; their files in this order."""
+    parts = tuple(splits)
+    positives = [part.positives for part in parts if part.positives is not None]
+    digest = sum(int(part.rows_digest, 16) for part in parts) % (1 << 64)  # that of disjoint parts adds up
+    return Split(files=tuple(file for part in parts for file in part.files), rows=sum(part.rows for part in parts),
+                 positives=sum(positives) if len(positives) == len(parts) else None, rows_digest=f"{digest:016x}")
+
+
 class RollingSplit(StrictModel):
     """The borders of a split by ages, at one version."""
 
@@ -110,12 +119,18 @@ class Manifest(StrictModel):
     documents: tuple[DataFile, ...] = ()
     """Files that list the names of the documents that rows of tokens were cut from; an append skips listed documents."""
     preprocessing: Preprocessing
+    folds: tuple[Preprocessing, ...] = ()
+    """Of a version in folds: for each fold, what was fitted on the rows of all others; ``preprocessing`` is of all folds together."""
     recipe: dict[str, Any]
     """The prepare config of this version."""
     source: dict[str, Any]
     """Table name -> path, bytes, SHA-256 and rows read."""
     parent_sha256: Sha256 | None = None
     """SHA-256 of the parent's document at the time of this commit; None without a parent."""
+    fold: int | None = Field(default=None, exclude=True)
+    """Of a view (``folds.py``): the fold that validates."""
+    stored: Preprocessing | None = Field(default=None, exclude=True)
+    """Of a view: how the files hold features (``stored_columns.py``); None: as the network takes them."""
     seal: Sha256 = UNSEALED
     """SHA-256 of the document with ``UNSEALED`` in this place; set when the document is written. The field stands
     last."""

@@ -29,9 +29,8 @@ from sparkring.pipelines.data.dataset.preprocessing import (
     NumericFeature,
     Preprocessing,
 )
+from sparkring.pipelines.data.dataset.stored_columns import Numbers, scaled, usable
 
-Numbers = NDArray[np.float64]
-"""One number a row; NaN is null."""
 Number = TypeVar("Number", np.float32, np.int64)
 _MICROSECONDS_A_DAY = 86_400e6
 _XXH64_SEED = 42
@@ -54,27 +53,17 @@ def encode_rows(rows: pd.DataFrame, preprocessing: Preprocessing) -> tuple[NDArr
         SourceError: a column is missing, or holds something else than its feature takes.
     """
     numbers = [_number(rows, feature) for feature in preprocessing.numeric]
-    scaled = [_scaled(number, feature) for number, feature in zip(numbers, preprocessing.numeric, strict=True)]
+    scaled_numbers = [scaled(number, feature) for number, feature in zip(numbers, preprocessing.numeric, strict=True)]
     missing = [np.isnan(number) for number, feature in zip(numbers, preprocessing.numeric, strict=True) if feature.indicator]
     ids = [*(_looked_up(rows, feature) for feature in preprocessing.categorical),
            *(_bucket(rows, feature) for feature in preprocessing.buckets), *(_hashed(rows, feature) for feature in preprocessing.hashed)]
-    columns: list[NDArray[Any]] = [*scaled, *missing]
+    columns: list[NDArray[Any]] = [*scaled_numbers, *missing]
     return _matrix(columns, len(rows), np.float32), _matrix(ids, len(rows), np.int64)
 
 
-def _scaled(number: Numbers, feature: NumericFeature) -> Numbers:
-    """(x - centre) / spread; a missing x is filled in first."""
-    filled = np.where(np.isnan(number), feature.filled_with, number)
-    x = np.log1p(filled) if feature.scale == "log1p" else filled
-    return (x - feature.centre) / feature.spread
-
-
 def _number(rows: pd.DataFrame, feature: NumericFeature) -> Numbers:
-    """The value before it is filled: null where it, its encoding, or the logarithm that the scale takes is not finite."""
-    value = _part(rows, feature.moment) if feature.moment else _numbers(rows, feature.column)
-    least, most = feature.least_and_most
-    usable = (value >= least) & (value <= most) & ((value > -1) | (feature.scale != "log1p"))
-    return np.where(usable, value, np.nan)
+    """The value before it is filled."""
+    return usable(_part(rows, feature.moment) if feature.moment else _numbers(rows, feature.column), feature)
 
 
 def _looked_up(rows: pd.DataFrame, feature: CategoricalFeature) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ import hashlib
 from dataclasses import dataclass
 
 from sparkring.errors import DatasetError, DatasetVersionNotFound
+from sparkring.pipelines.data.dataset.folds import of_fold
 from sparkring.pipelines.data.dataset.manifest import Manifest, parse_manifest
 from sparkring.pipelines.data.stores.base import Store, numbered
 from sparkring.pipelines.data.stores.open import open_store
@@ -29,16 +30,19 @@ class Dataset:
         """Numbers of the committed versions, oldest first."""
         return self._home()[1]
 
-    def manifest(self, version: int | None = None) -> Manifest:
+    def manifest(self, version: int | None = None, *, fold: int | None = None) -> Manifest:
         """Read the manifest of ``version``, or of the latest; see ``open``."""
-        return self.open(version).manifest
+        return self.open(version, fold=fold).manifest
 
-    def open(self, version: int | None = None) -> DatasetVersion:
+    def open(self, version: int | None = None, *, fold: int | None = None) -> DatasetVersion:
         """Read ``version``, or the latest one; pass the result on, so that its manifest is read only once.
 
+        Args:
+            version: Its number.
+            fold: Of a version in folds: the one that validates; the manifest is then that view of it (``folds.py``).
         Raises:
             DatasetVersionNotFound: there is none.
-            DatasetError: the document is not a manifest of this format, or belongs to another version.
+            DatasetError: the document is not a manifest of this format, or belongs to another version; or there is no such fold.
         """
         folder, existing = self._home()
         wanted = version if version is not None else (existing[-1] if existing else None)
@@ -49,6 +53,7 @@ class Dataset:
         manifest = parse_manifest(document, origin=origin)
         if manifest.version != wanted:
             raise DatasetError(f"{origin} says that it is version {manifest.version}: it was copied or renamed; restore the right file.")
+        manifest = manifest if fold is None else of_fold(manifest, fold, url=self.url)
         return DatasetVersion(self, manifest, hashlib.sha256(document).hexdigest())
 
     def document(self, version: int) -> bytes:

@@ -22,6 +22,7 @@ from sparkring.errors import DatasetError, StorageError
 from sparkring.pipelines.data.dataset.integrity import UNREADABLE
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest
 from sparkring.pipelines.data.dataset.row_schema import ROW_ID, DataField, TensorSpec
+from sparkring.pipelines.data.dataset.stored_columns import changes
 from sparkring.pipelines.data.loading.buffer_pool import BufferPool
 from sparkring.pipelines.data.loading.buffered_rows import Array, BufferedRows, DenseRows, EncodedRows
 from sparkring.pipelines.data.loading.codecs import uniform_arrays
@@ -65,6 +66,7 @@ class SplitReader:
         self.files: tuple[DataFile, ...] = manifest.splits[split].files
         by_row = any(spec.mask or (spec.image and spec.image.augment) for spec in self.specs)
         self._read_specs = tuple(spec for spec in manifest.tensors if spec in self.specs or (by_row and spec.name == ROW_ID))
+        self._changes = changes(manifest.stored, manifest.preprocessing)
         self._columns = list(dict.fromkeys(field for spec in self._read_specs for field in spec.fields))
         self._row_bytes = sum(
             np.dtype(spec.dtype if spec.stacked else self.fields[spec.fields[0]].dtype).itemsize * math.prod(spec.row_shape)
@@ -156,7 +158,7 @@ class SplitReader:
     def _tensor(self, spec: TensorSpec, columns: Iterator[Array | pa.Array], order: Int64s) -> BufferedRows:
         if spec.stacked:
             stacked = self.buffers.empty((len(spec.fields), len(order)), spec.dtype)
-            return DenseRows(_stack(map(_values, columns), stacked, order))
+            return DenseRows(_stack(map(self._taken, spec.fields, columns), stacked, order))
         field, column = self.fields[spec.fields[0]], next(columns)
         if field.codec == "scalar":
             return DenseRows(_values(column).take(order))
@@ -164,6 +166,11 @@ class SplitReader:
         if arrays is not None:
             return DenseRows(arrays.take(order, axis=0))
         return EncodedRows(column.take(pa.array(order)))
+
+    def _taken(self, name: str, column: Array | pa.Array) -> Array:
+        """A stored column as the network takes it."""
+        values = _values(column)
+        return self._changes[name](values) if name in self._changes else values
 
     def _open(self, file: DataFile, index: int) -> _OpenFile:
         """This thread's open file, checked to have the row group; the least recently used one beyond ``OPEN_FILES``

@@ -40,6 +40,8 @@ class ModelCard(BaseModel):
     """The one definition of how source columns become inputs."""
     dataset_url: str
     dataset_version: int
+    fold: int | None = None
+    """Of a dataset version in folds: the one that it was validated on."""
     content_id: str
     epoch: int
     """Epochs of training behind these weights."""
@@ -129,7 +131,7 @@ def dataset_of(card: ModelCard) -> DatasetVersion:
         DatasetVersionNotFound: it is gone.
         DatasetError: the version has different content now.
     """
-    version = Dataset(card.dataset_url).open(card.dataset_version)
+    version = Dataset(card.dataset_url).open(card.dataset_version, fold=card.fold)
     if version.manifest.content_id != card.content_id:
         raise DatasetError(f"version {card.dataset_version} of {card.dataset_url} holds {version.manifest.content_id[:16]}, but the model "
                            f"was trained on {card.content_id[:16]}; train again, or bring that dataset back.")

@@ -46,6 +46,6 @@ def save_best_model(setup: RankSetup) -> ModelCard:
     position = best.document.position
     card = ModelCard(
         name=setup.config.name, model=setup.config.model, task=manifest.task, preprocessing=manifest.preprocessing,
-        dataset_url=job.dataset_url, dataset_version=job.dataset_version, content_id=manifest.content_id, epoch=position.epoch,
-        step=position.steps_done, validation=best.document.validation, code_version=__version__)
+        dataset_url=job.dataset_url, dataset_version=job.dataset_version, fold=manifest.fold, content_id=manifest.content_id,
+        epoch=position.epoch, step=position.steps_done, validation=best.document.validation, code_version=__version__)
     return save_model(job.run_url, weights_of(read_parts(best.state)), card)

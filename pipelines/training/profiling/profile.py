@@ -81,7 +81,7 @@ def profile_rank(context: RankContext, document: Mapping[str, object], dataset_u
         The measurements; None on all ranks if every rank is on a host as in the earlier measurement.
     """
     config = Config.model_validate(document)
-    manifest = Dataset(dataset_url).manifest(version)
+    manifest = Dataset(dataset_url).manifest(version, fold=config.fold)
     device = torch.device(context.device)
     memory, process = _memory(context)
     blocks, shapes = blocks_and_shapes(config, manifest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 import pyarrow as pa
@@ -32,30 +33,35 @@ def make_binary(label: str, *, fraction: bool) -> str:
     return f"{two}. For numbers of classes set prepare.task: multiclass; for measured numbers set prepare.task: regression."
 
 
-def fit_classes(examples: DataFrame, label: str, *, split: Column) -> tuple[str, ...]:
+def fit_classes(examples: DataFrame, label: str, *, split: Column,
+                train_sets: Sequence[Sequence[str]] = (("train",),)) -> tuple[str, ...]:
     """Return the label's values as texts: numbers in ascending order, texts in alphabetical order.
 
     Args:
         examples: Rows of all splits; none has a null label.
         label: Column of whole numbers or texts.
         split: The split of a row.
+        train_sets: Names of the splits that train together; of a version in folds, a set for each fold.
     Raises:
         SourceError: the train split has fewer than two values, a held-out row has a value that no train row has, or a
             value is not UTF-8 text.
     """
     counts = examples.groupBy(named(label).cast("string").alias("value")).agg(
-        sf.count(sf.lit(1)).alias("rows"), sf.count_if(split == "train").alias("train_rows")).withColumn(
+        sf.count(sf.lit(1)).alias("rows"),
+        *(sf.count_if(split.isin(*names)).alias(f"train_{place}") for place, names in enumerate(train_sets))).withColumn(
         "is_text", is_valid_utf8("value")).collect()
     broken = next((row for row in counts if not row["is_text"]), None)
     if broken is not None:
         raise SourceError(f"label {label} holds bytes that are not UTF-8 text in {broken['rows']} rows, shown as {broken['value']!r}; "
                           "correct them in the source, or decode them in the query.")
     whole = isinstance(examples.schema[label].dataType, IntegralType)
-    classes = sorted((row["value"] for row in counts if row["train_rows"]), key=int if whole else None)
-    unseen = min((row for row in counts if not row["train_rows"]), key=lambda row: row["value"], default=None)
+    in_train = {row["value"]: all(row[f"train_{place}"] for place in range(len(train_sets))) for row in counts}
+    classes = sorted((value for value, there in in_train.items() if there), key=int if whole else None)
+    unseen = min((row for row in counts if not in_train[row["value"]]), key=lambda row: row["value"], default=None)
     if unseen is not None:
-        raise SourceError(f"label {label} is {unseen['value']!r} in {unseen['rows']} held-out rows and in no train row, so it "
-                          "cannot be learned; change prepare.split, or leave those rows out in the query.")
+        where = "rows of fewer than two folds" if len(train_sets) > 1 else "held-out rows and in no train row"
+        raise SourceError(f"label {label} is {unseen['value']!r} in {unseen['rows']} {where}, so it cannot be learned; change "
+                          "prepare.split, or leave those rows out in the query.")
     if len(classes) < 2:
         raise SourceError(f"label {label} is {classes[0]!r} in all train rows, so there is nothing to predict; "
                           "change the query or prepare.split.")

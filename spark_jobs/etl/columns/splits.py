@@ -3,7 +3,7 @@
     time     older rows train, newer rows validate and test
     hash     rows with an equal key stay together; a share of the keys goes to each split
     random   the same with the row id (of texts, the document's name) as the key, so each row falls on its own
-    fold     the keys are dealt to k folds; fold i tests, the next one validates, the others train
+    fold     the keys are dealt to k folds; fold i tests, the next one validates, the others train; or each fold is a split of its own
     column   a column names it
 
 For hash, random and fold the key, cast to a string, is hashed with the seed: XXH64 of the key's UTF-8 bytes, seeded
@@ -66,12 +66,36 @@ def split_name(config: PrepareConfig) -> Column:
             return sf.when(key.isin(*SPLITS), key)
         case FoldSplit() as split:
             fold = sf.pmod(seeded_hash(key, split.seed), sf.lit(split.folds))
-            name = sf.when(key.isNull(), None).when(fold == split.fold, "test")
+            name = sf.when(key.isNull(), None)
+            if split.fold is None:
+                names = sf.array(*map(sf.lit, split.names))
+                return name.when(_place(key, split.seed) < (split.test_share or 0.0), "test").otherwise(names[fold])
+            name = name.when(fold == split.fold, "test")
             return name.when(fold == (split.fold + 1) % split.folds, "validation").otherwise("train")
         case split:
-            place = sf.shiftrightunsigned(seeded_hash(key, split.seed), 11).cast("double") / sf.lit(2.0**53)
+            place = _place(key, split.seed)
             name = sf.when(key.isNull(), None).when(place < split.test_share, "test")
             return name.when(place < split.test_share + split.validation_share, "validation").otherwise("train")
+
+
+def split_names(config: PrepareConfig) -> tuple[str, ...]:
+    """The splits that must have rows, in the order in which they are written."""
+    if config.folds is None:
+        return SPLITS
+    return (*config.folds.names, *(SPLITS[2:] if config.folds.test_share else ()))
+
+
+def train_sets(config: PrepareConfig) -> tuple[tuple[str, ...], ...]:
+    """The splits that train together: ``train``; or for each fold of a version in folds all others."""
+    if config.folds is None:
+        return (SPLITS[:1],)
+    names = config.folds.names
+    return tuple(names[:fold] + names[fold + 1:] for fold in range(len(names)))
+
+
+def trains(config: PrepareConfig) -> Column:
+    """Whether a row trains, in any of the train sets."""
+    return split_name(config).isin(*sorted({name for names in train_sets(config) for name in names}))
 
 
 def split_at(moment: Column, split: TimeSplit) -> Column:
@@ -101,8 +125,8 @@ def why_empty(config: PrepareConfig, name: str, found: Row) -> str:
                     f"test_from are {borders}; choose both inside that range (prepare.split).")
         case ColumnSplit():
             return f"the {name} split is empty: no row has {column} = '{name}'; each of {', '.join(SPLITS)} needs one."
-        case FoldSplit(folds=folds):
-            asked = f"{folds} folds"
+        case FoldSplit(folds=folds, test_share=share):
+            asked = f"{folds} folds{f' and test_share={share:g}' if share else ''}"
         case split:
             asked = f"validation_share={split.validation_share:g} and test_share={split.test_share:g}"
     return (f"the {name} split is empty: {column} has about {found['keys']} different values, too few for {asked}; "
@@ -112,6 +136,11 @@ def why_empty(config: PrepareConfig, name: str, found: Row) -> str:
 def utc(moment: datetime) -> datetime:
     """A config's moment with its time zone; one without is UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _place(key: Column, seed: int) -> Column:
+    """The key's place from 0 to 1."""
+    return sf.shiftrightunsigned(seeded_hash(key, seed), 11).cast("double") / sf.lit(2.0**53)
 
 
 def _instant(moment: datetime) -> Column:

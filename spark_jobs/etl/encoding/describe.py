@@ -37,10 +37,11 @@ def describe(config: PrepareConfig, preprocessing: Preprocessing) -> tuple[tuple
         field, of_tokens = describe_tokens(preprocessing.tokens)
         return (row_id, field), (*of_tokens, row_id_tensor)
     stored, used = _LABELS[config.task]
-    numeric = preprocessing.numeric_columns
+    numeric, unscaled = preprocessing.numeric_columns, {feature.column for feature in preprocessing.numeric} if config.folds else set()
     categorical = tuple(feature.column for feature in preprocessing.with_ids)
     fields = [row_id, DataField(name=config.label, dtype=stored),
-              *(DataField(name=name, dtype="float32") for name in numeric), *(DataField(name=name, dtype="int32") for name in categorical)]
+              *(DataField(name=name, dtype="float64", nullable=True) if name in unscaled else DataField(name=name, dtype="float32")
+                for name in numeric), *(DataField(name=name, dtype="int32") for name in categorical)]
     tensors = [TensorSpec(name=NUMERIC, dtype="float32", fields=numeric),
                TensorSpec(name=CATEGORICAL, dtype="int64", fields=categorical)] if numeric or categorical else []
     if preprocessing.image is not None:

@@ -20,12 +20,13 @@ from sparkring.spark_jobs.etl.encoding.arrays import KEPT_PREFIX
 from sparkring.spark_jobs.spark.versions.arrow_frames import frame_of
 
 
-def encode(frame: DataFrame, preprocessing: Preprocessing) -> DataFrame:
+def encode(frame: DataFrame, preprocessing: Preprocessing, *, in_folds: bool = False) -> DataFrame:
     """Replace each raw feature by its encoded value.
 
     Args:
         frame: The source columns of the features. Other columns pass through; one under ``arrays.KEPT_PREFIX`` loses the prefix.
         preprocessing: The fitted figures.
+        in_folds: Leave numbers as they are, in double and with nulls, as a version in folds stores them (``stored_columns.py``).
     Returns:
         The other columns, then numbers as float with their null indicators, then ids as int; none of these is null.
     """
@@ -34,14 +35,14 @@ def encode(frame: DataFrame, preprocessing: Preprocessing) -> DataFrame:
     others = [named(name).alias(name.removeprefix(KEPT_PREFIX)) for name in frame.columns if name not in taken]
     for place, feature in enumerate(preprocessing.categorical):
         frame = _look_up(frame, feature, place)
-    return frame.select(*others, *numbers_of(preprocessing),
+    return frame.select(*others, *numbers_of(preprocessing, in_folds=in_folds),
                         *(sf.coalesce(sf.col(_id(place)), sf.lit(0)).alias(feature.column)
                           for place, feature in enumerate(preprocessing.categorical)), *computed_ids(preprocessing))
 
 
-def numbers_of(preprocessing: Preprocessing) -> list[Column]:
-    """The columns of ``preprocessing.numeric_columns``: scaled numbers, then the indicators of nulls."""
-    return [*(_scaled(feature) for feature in preprocessing.numeric),
+def numbers_of(preprocessing: Preprocessing, *, in_folds: bool = False) -> list[Column]:
+    """The columns of ``preprocessing.numeric_columns``: scaled numbers (in folds, as they are), then the indicators of nulls."""
+    return [*((_number(feature).alias(feature.column) if in_folds else _scaled(feature)) for feature in preprocessing.numeric),
             *(_number(feature).isNull().cast("float").alias(feature.indicator) for feature in preprocessing.numeric if feature.indicator)]
 
 

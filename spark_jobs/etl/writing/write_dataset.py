@@ -95,7 +95,7 @@ def write_split(encoded: DataFrame, store: Store, folder: str, *, fields: Sequen
         layout: Files and row groups.
         seed: Seed of the shuffle; None keeps the rows' order, one file a partition.
     """
-    rows = encoded.select(*(_never_null(named(field.name), field).alias(field.name) for field in fields))
+    rows = encoded.select(*(_as_stored(named(field.name), field).alias(field.name) for field in fields))
     if seed is not None:
         rows = _in_order(rows, key=_key(named(fields[0].name), seed), layout=layout)
     spread = spread_of(folder)
@@ -230,7 +230,9 @@ def _group_options(rows: int) -> dict[str, str]:
             "maxRecordsPerFile": "0"}  # overrides the session: the layout decides the number of files
 
 
-def _never_null(column: Column, field: DataField) -> Column:
-    """The column in its field's type. No row is null; coalesce tells Spark so, and Parquet marks the column REQUIRED."""
+def _as_stored(column: Column, field: DataField) -> Column:
+    """The column in its field's type. If no row may be null, coalesce tells Spark so, and Parquet marks the column REQUIRED."""
     kind = stored_type(field)
+    if field.nullable:
+        return column.cast(kind)
     return sf.coalesce(column.cast(kind), sf.lit(b"") if kind == BinaryType() else sf.lit(0).cast(kind))

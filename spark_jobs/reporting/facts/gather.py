@@ -80,9 +80,9 @@ def gather(place: Place) -> Workspace:
         return Workspace(data=_part(DATASET, absent, lambda: _data(place, place.dataset_version)), absent=_in_order(absent))
     quality, explained = _part(EVALUATION, absent, lambda: _evaluation(place)) or (None, None)
     run = _part(TRAINING, absent, lambda: _run(place))
-    version = run.dataset_version if run else place.dataset_version
+    version, fold = (run.dataset_version, run.fold) if run else (place.dataset_version, None)
     return Workspace(
-        data=_part(DATASET, absent, lambda: _data(place, version)), run=run, learned=_learned(place),
+        data=_part(DATASET, absent, lambda: _data(place, version, fold)), run=run, learned=_learned(place),
         card=_part(MODEL, absent, lambda: _card(place)), quality=None if isinstance(quality, MeanQuality) else quality,
         mean_quality=quality if isinstance(quality, MeanQuality) else None, explained=explained,
         scores=_part(SCORES, absent, lambda: _scores(place)),
@@ -122,11 +122,11 @@ def _learned(place: Place) -> TrainConfig | None:
         return None
 
 
-def _data(place: Place, version: int | None) -> DataFacts:
+def _data(place: Place, version: int | None, fold: int | None = None) -> DataFacts:
     dataset = Dataset(place.dataset)
     if not dataset.versions():
         raise _NotThere
-    return data_facts(dataset.manifest(version))
+    return data_facts(dataset.manifest(version, fold=fold))
 
 
 def _card(place: Place) -> ModelCard:

@@ -120,6 +120,8 @@ class RunFacts:
     """Everything that the report says about training."""
 
     dataset_version: int
+    fold: int | None = None
+    """Of a version in folds: the one that validates."""
     size: int
     device: str
     lanes: int

@@ -143,7 +143,7 @@ def _facts(events: _Events) -> RunFacts:
     at_once = sum(life.data + life.compute > 0 for (generation, _), life in events.lives.items() if generation == start["generation"]) if (
         stalenesses) else 1  # steps that were dealt were done at once
     return RunFacts(
-        dataset_version=start["dataset_version"], size=start["size"], device=start["device"], lanes=start["lanes"],
+        dataset_version=start["dataset_version"], fold=start.get("fold"), size=start["size"], device=start["device"], lanes=start["lanes"],
         batch_rows=start["batch_rows"],
         reduction=start["reduction"], stalenesses=dict(sorted(stalenesses.items())), steps=len(ordered), repeated_steps=events.repeated,
         started=min(life.began for life in events.lives.values()),

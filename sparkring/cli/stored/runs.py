@@ -44,7 +44,7 @@ def list_(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = None, as_j
         typer.echo(f"{url} holds no run yet")
     else:
         print_table(["run", "dataset", "state", "epochs", "held out", "age"], [
-            [each.name, f"version {each.dataset_version}", each.state, f"{each.epochs} of {each.of_epochs}",
+            [each.name, _version(each), each.state, f"{each.epochs} of {each.of_epochs}",
              _figures(dict(list(each.validation.items())[:2])), _age(each.created_at)] if each.state != "damaged"
             else [each.name, "", each.state, "", each.problem, ""] for each in found])
 
@@ -91,12 +91,17 @@ def remove(config: ConfigName, name: Name, overrides: Overrides = None,
     typer.echo(f"removed {remove_run(url, name)}")
 
 
+def _version(run: RunSummary) -> str:
+    """The dataset version, and of one in folds the fold that validates."""
+    return f"version {run.dataset_version}" + (f", fold {run.identity['fold']}" if "fold" in run.identity else "")
+
+
 def _text(run: RunSummary) -> str:
     if run.state == "damaged":
         return f"run {run.name} at {run.url} is damaged: {run.problem}"
     return "\n".join([
         f"run {run.name} ({run.state}) at {run.url}",
-        f"  dataset     {run.dataset_url} version {run.dataset_version}",
+        f"  dataset     {run.dataset_url} {_version(run)}",
         f"  begun       {run.created_at}, {_age(run.created_at)} ago",
         f"  trained     {run.epochs} of {run.of_epochs} epochs, {run.steps:,} steps",
         *([f"  validation  {_figures(run.validation)}"] if run.validation else []),

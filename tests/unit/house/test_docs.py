@@ -65,7 +65,7 @@ def test_every_command_of_a_page_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     command = typer.main.get_command(app)
     assert isinstance(command, typer.core.TyperGroup)
-    wanted = set(re.findall(r"^(?: {4}(?:\$ )?|- .*`|.*`)sparkring ([a-z]+)\b", text, flags=re.MULTILINE))
+    wanted = set(re.findall(r"^(?: {4}(?:\$ )?|- .*`|.*`)sparkring ([a-z]+(?:-[a-z]+)*)\b", text, flags=re.MULTILINE))
     assert wanted <= command.commands.keys()
     assert [name for name in re.findall(r"-m benchmarks\.(\w+)", text) if not (ROOT / "benchmarks" / f"{name}.py").is_file()] == []
 

@@ -1,0 +1,133 @@
+"""A cross-validation without Spark: what its folds say together, which runs they are, and what becomes of a fold that fails."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.datasets import write_dataset
+from sparkring.conf.schema import Config
+from sparkring.errors import ConfigError, DatasetError, RankDied, Stopped
+from sparkring.pipelines.data.dataset.manifest import Manifest
+from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, Preprocessing
+from sparkring.spark_jobs.cross_validating.cross_validate import _train_all, _trainings, cross_validate
+from sparkring.spark_jobs.etl.fit_sets import suits_all
+from sparkring.spark_jobs.recovery.stop import StopRequest
+from sparkring.spark_jobs.reporting.folds.charts import fold_pictures
+from sparkring.spark_jobs.reporting.folds.facts import FoldResult, Spread, spread, spreads, verdict
+from sparkring.spark_jobs.run.identity import identity_of, name_of
+from sparkring.spark_jobs.spark.progress import SILENT
+from sparkring.spark_jobs.train import TrainResult, train
+from tests.support import seams
+from tests.support.training import train_config
+
+
+def _folds(*losses: float, **others: tuple[float, ...]) -> list[FoldResult]:
+    return [FoldResult(fold=place, run=f"v1-{place}", rows=10 + place, epochs=1, steps=5,
+                       metrics={"loss": loss, **{name: values[place] for name, values in others.items()}})
+            for place, loss in enumerate(losses)]
+
+
+def test_the_mean_and_the_sample_standard_deviation_are_those_of_the_textbook() -> None:
+    found = spread([1.0, 2.0, 3.0, 6.0])  # squared distances from 3: 4 + 1 + 0 + 9 = 14, over 3
+    assert found.mean == 3.0
+    assert found.deviation == pytest.approx(math.sqrt(14 / 3))
+    assert found.deviation != pytest.approx(math.sqrt(14 / 4)), "the control: over n it would be of a population"
+
+
+def test_a_metric_that_is_no_number_in_one_fold_has_no_mean() -> None:
+    folds = _folds(0.5, 0.7, auc=(0.8, math.nan))
+    assert spreads(folds) == {"loss": spread([0.5, 0.7]), "auc": Spread(None, None)}
+    assert [picture.name for picture in fold_pictures(folds)] == ["folds-loss"]
+
+
+def test_the_paragraph_is_made_of_the_numbers() -> None:
+    assert verdict(_folds(0.5, 0.7)) == (
+        "21 rows in 2 folds, each row validated once by a model that was not trained on it. Mean and sample standard deviation over the "
+        "folds: loss 0.6000 \u00b1 0.1414.")
+
+
+def _in_folds(folder: Path) -> Manifest:
+    manifest = write_dataset(folder / "dataset", [[300]], validation_rows=300).manifest()
+    splits = {f"fold-{place}": split for place, split in enumerate(manifest.splits.values())}
+    return manifest.model_copy(update={"splits": splits, "folds": (manifest.preprocessing,) * 2})
+
+
+def _config(folder: Path, run: str | None = None) -> Config:
+    return train_config(folder, run=run, train={"num_ranks": 1})
+
+
+def test_each_fold_is_a_run_of_its_own(tmp_path: Path) -> None:
+    manifest = _in_folds(tmp_path)
+    trainings = _trainings(_config(tmp_path), manifest)
+    assert [(each.fold, each.run, each.dataset_version) for each in trainings.values()] == [(0, None, 1), (1, None, 1)]
+    assert [each.run for each in _trainings(_config(tmp_path, "wide"), manifest).values()] == ["wide-fold-0", "wide-fold-1"]
+    views = [manifest.model_copy(update={"fold": fold, "splits": {"train": manifest.splits["fold-1"]}}) for fold in (0, 1)]
+    names = {name_of(trainings[fold], view) for fold, view in enumerate(views)}
+    assert len(names) == 2
+    assert [identity_of(trainings[fold], view)["fold"] for fold, view in enumerate(views)] == [0, 1]
+
+
+def test_a_run_that_is_of_no_fold_has_the_identity_that_it_had_before_there_were_folds(tmp_path: Path) -> None:
+    manifest = write_dataset(tmp_path / "dataset", [[300]]).manifest()
+    assert set(identity_of(_config(tmp_path), manifest)) == {"format", "content_id", "dataset_version", "model", "train", "lanes"}
+
+
+def test_a_version_that_is_not_in_folds_is_refused(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "dataset", [[300]])
+    with pytest.raises(DatasetError, match=r"version 1 of .* is not in folds; prepare one with prepare\.split=\{by: fold"):
+        cross_validate(_config(tmp_path))
+
+
+def test_training_on_no_fold_of_a_version_in_folds_is_refused(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "dataset", [[300]])
+    dataset.commit(_in_folds(tmp_path / "other").model_copy(update={"version": 2}))
+    with pytest.raises(ConfigError, match=r"version 2 of .* is in 2 folds; train on all but each of them with `sparkring cross-validate`, "
+                                          r"or on all but one with --set fold=0"):
+        train(_config(tmp_path))
+
+
+def _trained(name: str) -> TrainResult:
+    return TrainResult(run=name, url=name, reused=False, resumed_at=0, epochs=1, steps=1, validation={"loss": 0.5}, seconds=0.0)
+
+
+def _train_two_of_three(monkeypatch: pytest.MonkeyPatch, folder: Path, error: BaseException, stop: StopRequest) -> list[int]:
+    """The folds that were trained to their ends, where fold 1 ends with an error."""
+    done: list[int] = []
+
+    def train(config: Config, *, stop: StopRequest, **_: Any) -> TrainResult:
+        stop.require_none()
+        if config.fold == 1:
+            raise error
+        done.append(config.fold or 0)
+        return _trained(str(config.fold))
+
+    monkeypatch.setattr(seams.CROSS_VALIDATE_TRAIN, train)
+    trainings = {fold: _config(folder).changed(fold=fold) for fold in range(3)}
+    with SILENT.stage("folds") as bar, pytest.raises(type(error)):
+        _train_all(trainings, None, stop, at_once=1, bar=bar, progress=SILENT)  # type: ignore[arg-type]  # no session is looked at
+    return done
+
+
+def test_a_fold_that_fails_leaves_the_others_to_their_ends_and_its_error_is_raised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert _train_two_of_three(monkeypatch, tmp_path, RankDied(0, "here", 1), StopRequest()) == [0, 2]
+
+
+def test_a_bug_ends_all_folds_and_is_raised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stop = StopRequest()
+    assert 0 in _train_two_of_three(monkeypatch, tmp_path, ZeroDivisionError(), stop)
+    assert stop.reason == "fold 1 ended the cross-validation"
+
+
+def test_a_fold_that_was_asked_to_stop_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert _train_two_of_three(monkeypatch, tmp_path, Stopped("stopped as asked; the same call resumes."), StopRequest()) == [0, 2]
+
+
+def test_what_suits_all_folds_has_every_border_of_each() -> None:
+    def of(*edges: float) -> Preprocessing:
+        return Preprocessing(numeric=(), categorical=(), train_rows=1, buckets=(BucketFeature(column="km_bucket", of="km", edges=edges),))
+
+    assert suits_all(of(5.0), [of(1.0, 3.0), of(1.0, 2.0)]).buckets[0].edges == (1.0, 2.0, 3.0)
