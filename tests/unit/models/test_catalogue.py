@@ -1,4 +1,4 @@
-"""Networks by name: their published numbers of parameters and operations, the lectures' arithmetic, and names that do not exist."""
+"""Networks by name: their published numbers of parameters and operations, linear regression, and names that do not exist."""
 
 from __future__ import annotations
 
@@ -90,29 +90,6 @@ def test_the_branches_of_inception_are_blocks_and_several_tensors_cross_between_
     blocks = _blocks("inception", CIFAR)
     assert "inception1.three.1" in [block.name for block in blocks]
     assert max(len(blocks.crossing(border)) for border in range(len(blocks))) == 4
-
-
-def test_any_split_of_the_2_3_2_network_s_samples_weighted_by_rows_gives_the_serial_gradient() -> None:
-    """The lecture: two workers with 3 and 2 of five samples. Their plain average is 0.001894."""
-    model = build_model(TabularModelConfig(network="two_three_two"), PAIRS).double()
-    hidden, output = model.get_submodule("hidden"), model.get_submodule("output")
-    for layer, rows in ((hidden, [[1.0, 0, 1], [0, 1, 1], [1, 1, 1]]), (output, [[1.0, 0, 1, 1], [0, 1, 0, 1]])):
-        assert isinstance(layer, nn.Linear)
-        weights = torch.tensor(rows, dtype=torch.float64)
-        layer.weight.data, layer.bias.data = weights[:, :-1].clone(), weights[:, -1].clone()
-    x = torch.tensor([[0.5, 1.5], [2, 1], [1, 0.5], [1.5, 1], [2.5, 2]], dtype=torch.float64)
-    y = torch.tensor([[1.0, 0]] * 3 + [[0.0, 1]] * 2, dtype=torch.float64)
-
-    def gradient_sum(first: int, last: int) -> float:
-        model.zero_grad()
-        (0.5 * (torch.sigmoid(model(x[first:last])) - y[first:last]).square()).sum().backward()
-        gradient = model.get_parameter("hidden.weight").grad
-        assert gradient is not None
-        return gradient[0, 0].item()
-
-    for split in range(6):
-        assert (gradient_sum(0, split) + gradient_sum(split, 5)) / 5 == pytest.approx(0.001463, abs=5e-7)
-    assert (gradient_sum(0, 3) / 3 + gradient_sum(3, 5) / 2) / 2 == pytest.approx(0.001894, abs=5e-7)  # the control
 
 
 def test_linear_regression_on_plain_tensors_as_a_module_and_solved_are_the_same() -> None:
