@@ -22,10 +22,12 @@ from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
 NUMERIC = ("height", "weight", "age")
 VOCABULARY = ("blue", "green", "red")
 WEIGHT_FIELD = "importance"
+TARGET, SLOPES, CONSTANT = "target", (2.0, -1.0, 0.5), 3.0
+"""The number of a row that is linear in its other ones, but for noise."""
 
 
 def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_rows: int = 257, test_rows: int = 0, seed: int = 0,
-                  nan_row: int | None = None, weighted: bool = False) -> Dataset:
+                  nan_row: int | None = None, weighted: bool = False, noise: float | None = None) -> Dataset:
     """Commit version 1 of a dataset whose train split has these row groups.
 
     Args:
@@ -36,16 +38,19 @@ def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_ro
         seed: Of the random values.
         nan_row: Id of a row whose numbers are NaN.
         weighted: Whether rows have weights: 0 for each fifth row, else a number below 5 that follows from the row's id.
+        noise: Rows have a field ``TARGET``, whose deviation from a line is this on average; None: they do not.
     """
     dataset = Dataset(str(folder))
     generator = np.random.default_rng(seed)
     fields = (DataField(name="row_id", dtype="int64"), DataField(name="late", dtype="int8"),
               *(DataField(name=name, dtype="float32") for name in NUMERIC), DataField(name="colour", dtype="int32"),
-              *([DataField(name=WEIGHT_FIELD, dtype="float64")] if weighted else []))
+              *([DataField(name=WEIGHT_FIELD, dtype="float64")] if weighted else []),
+              *([DataField(name=TARGET, dtype="float64")] if noise is not None else []))
     splits, first = {}, 0
     layouts = {"train": files, "validation": [[validation_rows]], **({"test": [[test_rows]]} if test_rows else {})}
     for name, layout in layouts.items():
-        splits[name] = _write_split(folder, name, layout, first_id=first, generator=generator, nan_row=nan_row, weighted=weighted)
+        splits[name] = _write_split(folder, name, layout, first_id=first, generator=generator, nan_row=nan_row, weighted=weighted,
+                                    noise=noise)
         first += splits[name].rows
     manifest = Manifest(
         version=1, parent=None, data_id="d1", content_id=content_id(fields, splits), recipe_id="r1", created_at="2026-01-01T00:00:00Z",
@@ -64,7 +69,7 @@ def write_dataset(folder: Path, files: Sequence[Sequence[int]], *, validation_ro
 
 
 def _write_split(folder: Path, name: str, layout: Sequence[Sequence[int]], *, first_id: int, generator: np.random.Generator,
-                 nan_row: int | None, weighted: bool) -> Split:
+                 nan_row: int | None, weighted: bool, noise: float | None) -> Split:
     written, tables = [], []
     for number, groups in enumerate(layout):
         path = Path("data/d1") / name / f"part-{number}.parquet"
@@ -73,6 +78,9 @@ def _write_split(folder: Path, name: str, layout: Sequence[Sequence[int]], *, fi
         if weighted:
             ids = table["row_id"].to_numpy()
             table = table.append_column(pa.field(WEIGHT_FIELD, pa.float64(), nullable=False), [ids % 5 * (1 + np.sin(ids) ** 2) / 2])
+        if noise is not None:
+            target = _target(table, noise * generator.standard_normal(len(table)))
+            table = table.append_column(pa.field(TARGET, pa.float64(), nullable=False), [target])
         _write_groups(folder / path, table, groups)
         footer = pq.ParquetFile(folder / path).metadata
         written.append(DataFile(
@@ -97,6 +105,12 @@ def _table(rows: int, *, first_id: int, generator: np.random.Generator, nan_row:
         **{name: numeric[:, place] for place, name in enumerate(NUMERIC)}, "colour": colour}
     return pa.table(columns, schema=pa.schema([pa.field(name, pa.from_numpy_dtype(values.dtype), nullable=False)
                                                for name, values in columns.items()]))
+
+
+def _target(table: pa.Table, noise: NDArray[np.float64]) -> NDArray[np.float64]:
+    numbers = np.stack([table[name].to_numpy().astype(np.float64) for name in NUMERIC], axis=1)
+    target: NDArray[np.float64] = numbers @ SLOPES + CONSTANT + noise
+    return target
 
 
 def _compressed_bytes(group: pq.RowGroupMetaData) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ from petastorm import make_reader
 from pyspark.sql import SparkSession
 
 from sparkring.conf.loading import parse_config
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, SourceConfig
 from sparkring.errors import SourceError
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.stores.local import LocalStore
+from sparkring.spark_jobs.etl.sources.folders import read_folder
 from sparkring.spark_jobs.prepare import prepare
+from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, error_of_worker
 
 pytest_plugins = ["tests.support.spark_sessions"]
 
@@ -129,6 +132,24 @@ def _rows(config: Config) -> dict[int, bytes]:
             table = pq.read_table(store.path(file.path))
             rows |= dict(zip(table["row_id"].to_pylist(), table["tokens"].to_pylist(), strict=True))
     return rows
+
+
+def test_packed_texts_are_read_unpacked_and_a_damaged_one_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    texts = {f"{number}.py.gz": f"x = {number}\n".encode() * 50 for number in range(3)}
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(gzip.compress(text))
+
+    def read(pattern: str) -> dict[str, bytes]:
+        config = SourceConfig(path=str(tmp_path), format="text", pattern=pattern)
+        frame, _ = read_folder(spark, "code", config, tmp_path, cache=tmp_path / "cache")
+        return {row["path"]: bytes(row["content"]) for row in frame.collect()}
+
+    assert read("*.py.gz") == texts
+    assert read("*") == {name: (tmp_path / name).read_bytes() for name in texts}, "the control: another pattern reads bytes as they are"
+    (tmp_path / "1.py.gz").write_bytes(gzip.compress(texts["1.py.gz"])[:-9])
+    with pytest.raises(SPARK_ERRORS) as raised:
+        read("*.gz")
+    assert str(error_of_worker(raised.value)).startswith("1.py.gz cannot be unpacked: ")
 
 
 @pytest.mark.parametrize(("query", "message"), [

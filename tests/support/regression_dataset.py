@@ -12,16 +12,17 @@ from sparkring.pipelines.data.dataset.row_schema import Standardisation
 from sparkring.pipelines.data.dataset.versions import Dataset
 
 
-def as_regression(dataset: Path) -> tuple[Dataset, Standardisation]:
-    """Commit version 2: the same files, but the number ``weight`` is the label, and no feature any more."""
+def as_regression(dataset: Path, label: str = "weight") -> tuple[Dataset, Standardisation]:
+    """Commit version 2: the same files, but this number is the label, and no feature any more."""
     stored = Dataset(str(dataset))
-    rows = train_frame(dataset)["weight"].to_numpy(np.float64)
+    rows = train_frame(dataset)[label].to_numpy(np.float64)
     fitted, version = Standardisation(mean=float(rows.mean()), std=float(rows.std())), stored.manifest(1)
-    numbers = tuple(feature for feature in version.preprocessing.numeric if feature.column != "weight")
-    changed: dict[str, dict[str, Any]] = {"numeric": {"fields": ("height", "age")}, "label": {
-        "dtype": "float64", "fields": ("weight",), "standard": fitted}}
+    numbers = tuple(feature for feature in version.preprocessing.numeric if feature.column != label)
+    changed: dict[str, dict[str, Any]] = {
+        "numeric": {"fields": tuple(feature.column for feature in numbers)},
+        "label": {"dtype": "float64", "fields": (label,), "standard": fitted}}
     stored.commit(version.model_copy(update={
-        "version": 2, "parent": 1, "parent_sha256": stored.manifest_sha256(1), "task": "regression", "label": "weight", "classes": 0,
+        "version": 2, "parent": 1, "parent_sha256": stored.manifest_sha256(1), "task": "regression", "label": label, "classes": 0,
         "tensors": tuple(spec.model_copy(update=changed.get(spec.name, {})) for spec in version.tensors),
         "preprocessing": version.preprocessing.model_copy(update={"numeric": numbers, "label": fitted})}))
     return stored, fitted

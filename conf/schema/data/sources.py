@@ -30,7 +30,8 @@ class SourceConfig(Section):
     """The columns of a table to read and their Spark SQL types, e.g. ``{distance: double}``. Other columns of the
     file are ignored. Default: all columns, as the file types them. Files of csv and json say no types, so they need it."""
     pattern: str = "*"
-    """Names of the files to read in a folder of images or texts, e.g. ``*.py``."""
+    """Names of the files to read in a folder of images or texts, e.g. ``*.py``. Texts of a pattern that ends in ``.gz`` are
+    unpacked."""
     if_missing: str = ""
     """Advice for the error if ``path`` does not exist."""
     separator: Annotated[str, Field(min_length=1, max_length=1, pattern=r'[^"\r\n]')] = ","

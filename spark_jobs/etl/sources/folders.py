@@ -2,7 +2,7 @@
 
     images   path (below the folder), label (name of the folder that the file lies in; null at the top), image (the file's bytes)
     idx      id, part, label, image (PNG): idx.py
-    text     path (below the folder), content (the file's bytes)
+    text     path (below the folder), content (the file's bytes, unpacked if the pattern ends in .gz)
 
 In a local or mounted folder the driver lists the files and the executors read them. Elsewhere Spark's ``binaryFile`` does both,
 and skips names that begin with ``_`` or ``.``.
@@ -10,7 +10,9 @@ and skips names that begin with ``_`` or ``.``.
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -64,7 +66,7 @@ def read_folder(spark: SparkSession, name: str, config: SourceConfig, local: Pat
         raise SourceError(f"source {name}: {config.path} holds no {what} whose name fits {config.pattern!r}; "
                           f"correct prepare.sources.{name}.path or pattern.")
     if config.format == "text":
-        return files, rows
+        return files.mapInArrow(_unpack_files, FORMATS["text"]) if config.pattern.endswith(".gz") else files, rows
     return files.select("path", _folder_of("path").alias("label"), sf.col("content").alias("image")), rows
 
 
@@ -106,6 +108,20 @@ def _read_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 paths, contents, waiting = [], [], 0
         if paths:
             yield _record_batch(paths, contents)
+
+
+def _unpack_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: replace the content of .gz files by what they hold."""
+    for batch in batches:
+        paths, contents = (column.to_pylist() for column in batch.columns)
+        yield _record_batch(paths, list(map(_unpacked, paths, contents)))
+
+
+def _unpacked(path: str, packed: bytes) -> bytes:
+    try:
+        return gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"{path} cannot be unpacked: {error}; get the file again.") from None
 
 
 def _record_batch(paths: list[str], contents: list[bytes]) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Networks by name: their published numbers of parameters and operations, the lectures' arithmetic, and names that do not exist."""
+"""Networks by name: their published numbers of parameters and operations, linear regression, and names that do not exist."""
 
 from __future__ import annotations
 
@@ -92,50 +92,24 @@ def test_the_branches_of_inception_are_blocks_and_several_tensors_cross_between_
     assert max(len(blocks.crossing(border)) for border in range(len(blocks))) == 4
 
 
-def test_any_split_of_the_2_3_2_network_s_samples_weighted_by_rows_gives_the_serial_gradient() -> None:
-    """The lecture: two workers with 3 and 2 of five samples. Their plain average is 0.001894."""
-    model = build_model(TabularModelConfig(network="two_three_two"), PAIRS).double()
-    hidden, output = model.get_submodule("hidden"), model.get_submodule("output")
-    for layer, rows in ((hidden, [[1.0, 0, 1], [0, 1, 1], [1, 1, 1]]), (output, [[1.0, 0, 1, 1], [0, 1, 0, 1]])):
-        assert isinstance(layer, nn.Linear)
-        weights = torch.tensor(rows, dtype=torch.float64)
-        layer.weight.data, layer.bias.data = weights[:, :-1].clone(), weights[:, -1].clone()
-    x = torch.tensor([[0.5, 1.5], [2, 1], [1, 0.5], [1.5, 1], [2.5, 2]], dtype=torch.float64)
-    y = torch.tensor([[1.0, 0]] * 3 + [[0.0, 1]] * 2, dtype=torch.float64)
-
-    def gradient_sum(first: int, last: int) -> float:
-        model.zero_grad()
-        (0.5 * (torch.sigmoid(model(x[first:last])) - y[first:last]).square()).sum().backward()
-        gradient = model.get_parameter("hidden.weight").grad
-        assert gradient is not None
-        return gradient[0, 0].item()
-
-    for split in range(6):
-        assert (gradient_sum(0, split) + gradient_sum(split, 5)) / 5 == pytest.approx(0.001463, abs=5e-7)
-    assert (gradient_sum(0, 3) / 3 + gradient_sum(3, 5) / 2) / 2 == pytest.approx(0.001894, abs=5e-7)  # the control
-
-
 def test_linear_regression_on_plain_tensors_as_a_module_and_solved_are_the_same() -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(40, 3, generator=generator, dtype=torch.float64)
     y = x @ torch.tensor([2.0, -1, 0.5], dtype=torch.float64) + 3 + 0.1 * torch.randn(40, generator=generator, dtype=torch.float64)
     ones = torch.cat([x, torch.ones(40, 1, dtype=torch.float64)], dim=1)
-    solved = torch.linalg.lstsq(ones, y).solution
     model = build_model(TabularModelConfig(network="linear"), Shapes(num_numeric=3)).double()
     module = list(model.parameters())
     for parameter in module:
         nn.init.zeros_(parameter)
     plain = torch.zeros(4, dtype=torch.float64)
     for _ in range(500):
-        plain -= 0.5 * ones.T @ (ones @ plain - y) / 40  # the gradient by hand
-        model.zero_grad()
-        (0.5 * (model(x) - y).square()).mean().backward()
-        for parameter in module:
-            assert parameter.grad is not None
-            parameter.data -= 0.5 * parameter.grad
-    weights = torch.cat([parameter.data.flatten() for parameter in module])
-    torch.testing.assert_close(weights, plain, rtol=0, atol=1e-12)
-    torch.testing.assert_close(weights, solved, rtol=0, atol=1e-8)
+        by_hand = ones.T @ (ones @ plain - y) / 40
+        gradients = torch.autograd.grad((0.5 * (model(x) - y).square()).mean(), module)
+        torch.testing.assert_close(torch.cat([gradient.flatten() for gradient in gradients]), by_hand, rtol=0, atol=1e-12)
+        plain -= 0.5 * by_hand
+        for parameter, gradient in zip(module, gradients, strict=True):
+            parameter.data -= 0.5 * gradient
+    torch.testing.assert_close(plain, torch.linalg.lstsq(ones, y).solution, rtol=0, atol=1e-8)
 
 
 def test_a_library_s_network_is_named_after_a_dot_and_takes_its_options() -> None:
