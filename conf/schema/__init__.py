@@ -51,17 +51,19 @@ from sparkring.conf.schema.parallel import MOST_MICRO_BATCHES, ParallelConfig, R
 from sparkring.conf.schema.spark import ScoreConfig, SparkConfig
 from sparkring.conf.schema.tracking import TrackingConfig
 from sparkring.conf.schema.train import (
+    Allreduce,
     EarlyStoppingConfig,
     HeldOutMetric,
     RecoveryConfig,
     RegressionLoss,
     RingConfig,
     TrainConfig,
+    WireType,
 )
 from sparkring.conf.schema.whole import Config
 
 __all__ = [
-    "MOST_MICRO_BATCHES", "SECRET", "WAVES", "AnySource", "ArrayCodec", "AugmentConfig", "BucketConfig",
+    "MOST_MICRO_BATCHES", "SECRET", "WAVES", "Allreduce", "AnySource", "ArrayCodec", "AugmentConfig", "BucketConfig",
     "ColumnExpectations", "ColumnSplit", "Config", "DeltaSource", "EarlyStoppingConfig", "ExpectationsConfig",
     "FeaturesConfig", "FillBy", "FoldSplit", "HashConfig", "HashSplit", "HeldOutMetric", "IcebergSource",
     "ImageCodec", "ImageConfig", "ImageModelConfig", "JdbcSource", "LocalPath", "ModelConfig", "MomentConfig",
@@ -69,5 +71,5 @@ __all__ = [
     "PrepareConfig", "RandomSplit", "RawConfig", "Recompute", "RecoveryConfig", "RegressionLoss", "RingConfig",
     "Scale", "ScheduleName", "ScoreConfig", "Seconds", "Section", "Seed", "Share", "SourceConfig",
     "SparkConfig", "SplitConfig", "StoredTable", "TableSource", "TabularModelConfig", "Task", "TextModelConfig",
-    "TimeSplit", "TokensConfig", "TrackingConfig", "TrainConfig", "TransportName", "Wave", "kind_of_source",
+    "TimeSplit", "TokensConfig", "TrackingConfig", "TrainConfig", "TransportName", "Wave", "WireType", "kind_of_source",
 ]

@@ -19,9 +19,9 @@ from typing import Literal, Protocol, TypedDict, get_args
 import torch
 
 from sparkring.conf.schema import TransportName
+from sparkring.pipelines.parallel.allreduce.gradients import OpenGradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.clock import clock_of
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.gradients import OpenGradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Ranks, leaders
 from sparkring.pipelines.parallel.transports.base import Edge, Transport
