@@ -20,7 +20,7 @@ from sparkring.pipelines.parallel.allreduce.rounds import Round, Span
 from sparkring.pipelines.parallel.transports.payload import memory_of
 from sparkring.pipelines.parallel.transports.signals import PeerEnded, seconds_left
 
-PIECE_BYTES = 1 << 18
+PIECE_BYTES = 1 << 20
 """As much of a message is received before it is added."""
 
 
