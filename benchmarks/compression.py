@@ -76,8 +76,8 @@ def main() -> None:
                   + ", ".join(f"{seconds[-1]:.1f} s ({side})" for side, seconds in found.items()), flush=True)
     speedups = [min(plain) / ours for *plain, ours in zip(*(found[side] for side in (*PLAIN, "bf16")), strict=True)]
     print_result(
-        [{"gradients": side, "s to the target": f"{statistics.median(found[side]):.1f}", "last loss": f"{statistics.median(last[side]):.4f}"}
-         for side in SIDES],
+        [{"gradients": side, "s to the target": f"{statistics.median(found[side]):.1f}",
+          "last loss": f"{statistics.median(last[side]):.4f}"} for side in SIDES],
         {"best_speedup": statistics.median(speedups), "loss_plain": statistics.median(last["horovod"]),
          "loss_bf16": statistics.median(last["bf16"])})
 

@@ -108,8 +108,8 @@ def main() -> None:
         write_dataset(dataset, FILES)
         for number in range(options.rounds):
             runs = {side: trained(Path(name) / f"{side}-{number}", dataset, strategy) for side, strategy in SIDES.items()}
-            smooth = smooth(runs["ring"])
-            target = float(smooth[int(TARGET_AT * len(smooth))])
+            losses = smooth(runs["ring"])
+            target = float(losses[int(TARGET_AT * len(losses))])
             for side, steps in runs.items():
                 found[side].append(seconds_to(target, steps))
                 final[side].append(float(smooth(steps)[-1]))

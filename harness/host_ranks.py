@@ -1,4 +1,4 @@
-"""Horovod ranks on hosts of namespaces (hosts.py), one or more on each: ``run_on_hosts((alpha, beta), "benchmarks.transport:between_hosts")``.
+"""Horovod ranks on hosts of namespaces (hosts.py): ``run_on_hosts((alpha, beta), "benchmarks.transport:between_hosts")``.
 
     this process                              a process on each host (``main`` below)
     starts the first host's                -> serves the ring's rendezvous, writes its port
@@ -38,13 +38,13 @@ def run_on_hosts(made: Sequence[Host], function: str, *args: Any, ranks_per_host
         AssertionError: a rank failed; it has written why to this process's standard error.
     """
     places = [place for place in range(len(made)) for _ in range(ranks_per_host)]
-    order = {"function": function, "args": args, "hosts": places, "token": secrets.token_hex(16), "address": made[0].address}
+    order: dict[str, Any] = {"function": function, "args": args, "hosts": places, "token": secrets.token_hex(16),
+                             "address": made[0].address}
     with ExitStack() as stack:
         ranks = []
         for rank, place in enumerate(places):
-            process = stack.enter_context(subprocess.Popen(
-                made[place].command([sys.executable, "-m", "harness.host_ranks", json.dumps(order | {"rank": rank})]), stdout=subprocess.PIPE,
-                stdin=subprocess.DEVNULL, text=True))
+            command = made[place].command([sys.executable, "-m", "harness.host_ranks", json.dumps(order | {"rank": rank})])
+            process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True))
             stack.callback(process.kill)
             ranks.append(process)
             if rank == 0:

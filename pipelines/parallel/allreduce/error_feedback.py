@@ -2,9 +2,9 @@
 
     step n       to send  =  gradient + kept             sent = round(to send)        kept = to send - sent
 
-So over the steps everything is sent: what was sent and what is kept equals the gradients. Each rank rounds an element once a step: when
-it sends its part of the sum on, or, if it has made the sum, before it gives that to the others. The copies on all ranks are equal. No
-checkpoint holds what is kept: a run that resumes has lost one step's rounding.
+So over the steps everything is sent: what was sent and what is kept equals the gradients. Each rank rounds an element once a step:
+when it sends its part of the sum on, or, if it has made the sum, before it gives that to the others. The copies on all ranks are equal.
+No checkpoint holds what is kept: a run that resumes has lost one step's rounding.
 
 What is not finite is sent as it is and not kept, so a step that is left out spoils no later one. Buffers of a few elements are sent exactly.
 

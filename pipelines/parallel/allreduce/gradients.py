@@ -21,12 +21,18 @@ from sparkring.pipelines.parallel.allreduce.hierarchical import HierarchicalRedu
 from sparkring.pipelines.parallel.allreduce.horovod_sums import HorovodSums
 from sparkring.pipelines.parallel.allreduce.socket_open import open_socket_sums
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
+from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Ranks, host_leaders, leaders
 from sparkring.pipelines.parallel.shared_memory.peer_processes import PeerProcesses, process_identity
 from sparkring.pipelines.parallel.shared_memory.segment import UNUSED_SIZES, Segment, open_segments
 
 BY_HOROVOD = RingConfig()
 """Sums as they are without any key."""
+
+
+def sums_by_sockets(context: RankContext, ring: RingConfig) -> bool:
+    """Whether gradients are summed between hosts beside Horovod."""
+    return ring.allreduce != "horovod" and context.device == "cpu" and len(set(context.hosts)) > 1
 
 
 class GradientReducer(Protocol):
@@ -82,7 +88,7 @@ def open_gradient_reducer(communicator: Communicator, sizes: Sequence[int], dtyp
     context = communicator.context
     group = group or tuple(range(context.size))
     leading = host_leaders(group, context.hosts)
-    by_sockets = ring.allreduce != "horovod" and device.type == "cpu" and len(set(context.hosts)) > 1
+    by_sockets = sums_by_sockets(context, ring)
     flat = by_sockets and ring.allreduce in {"ring", "tree"}
     local = tuple(rank for rank in group if rank in context.local_ranks)
     segments = None if flat or device.type != "cpu" else _shared(communicator, sizes, dtype, local, serves=len(leading) < len(group))

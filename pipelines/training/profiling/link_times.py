@@ -18,7 +18,7 @@ from typing import Literal, Protocol, TypedDict, get_args
 
 import torch
 
-from sparkring.conf.schema import TransportName
+from sparkring.conf.schema import RingConfig, TransportName
 from sparkring.pipelines.parallel.allreduce.gradients import OpenGradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.clock import clock_of
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
@@ -55,6 +55,11 @@ class MeasuredBackends:
 
 
 TRAINING_BACKENDS = MeasuredBackends()
+
+
+def backends_of(ring: RingConfig) -> MeasuredBackends:
+    """All transports, and the reducer as it sums with these keys."""
+    return MeasuredBackends(open_gradient_reducer=partial(open_gradient_reducer, ring=ring))
 
 
 class LinkSeconds(TypedDict):
