@@ -31,7 +31,7 @@ class RingConfig(Section):
     shared_memory: bool = True
     """Sum gradients of ranks on one host through shared memory before the ring between hosts."""
     allreduce: Allreduce = "horovod"
-    """Who sums gradients between hosts, and how (docs/how-to/training.md). ``horovod``: its ring of one rank a host. The
+    """Who sums gradients between hosts, and how (docs/how-to/hosts.md). ``horovod``: its ring of one rank a host. The
     others use connections of their own: ``ring`` and ``tree`` (recursive halving and doubling) between all ranks,
     ``two_level`` first within each host, then the cheapest between hosts. ``auto``: the cheapest of all for each buffer's
     size and the hosts, by measured costs."""

@@ -42,14 +42,14 @@ def identity_of(config: Config, manifest: Manifest) -> Identity:
     without = dict.fromkeys(FREE_TO_CHANGE | {key for key, plain in lacking.items() if plain}, True)
     optimizer = {key for key, field in OptimizerConfig.model_fields.items()
                  if key not in OPTIMIZER_S_FIRST_KEYS and getattr(train.optimizer, key) == field.default}
-    ring = {} if train.ring.wire == "exact" else {"ring": {"wire": train.ring.wire}}  # its other keys are free to change
     return {
         "format": 1,
         **({"micro_batches": config.train.num_micro_batches} if batch_norm else {}),  # without it they change nothing
+        **({"train.ring.wire": train.ring.wire} if train.ring.wire != "exact" else {}),  # all else of the ring is free to change
         "content_id": manifest.content_id,
         "dataset_version": manifest.version,
         "model": config.model.model_dump(mode="json", exclude=_where_weights_are(config)),
-        "train": train.model_dump(mode="json", exclude={**without, "optimizer": optimizer}) | ring,
+        "train": train.model_dump(mode="json", exclude={**without, "optimizer": optimizer}),
         "lanes": train.lanes or _lanes(config),
     }
 

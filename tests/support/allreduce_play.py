@@ -12,6 +12,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from sparkring.pipelines.parallel.allreduce.between import Awaited
 from sparkring.pipelines.parallel.allreduce.error_feedback import ErrorFeedback
 from sparkring.pipelines.parallel.allreduce.exchange import Exchange
 from sparkring.pipelines.parallel.allreduce.rounds import Round, Rounds
@@ -68,7 +69,7 @@ def exchanges(count: int, *, buffer_bytes: int | None = None) -> Iterator[list[E
     for one, other in combinations(range(count), 2):
         ends[one][other], ends[other][one] = connected_pair(buffer_bytes=buffer_bytes)
     try:
-        yield [Exchange(mine) for mine in ends]
+        yield [Exchange(mine, {place: Awaited(f"rank {place}", (place,)) for place in mine}) for mine in ends]
     finally:
         for end in (each for mine in ends for each in mine.values()):
             end.close()
@@ -80,7 +81,7 @@ def exchange_all(ranks: Sequence[Exchange], schedules: Sequence[Rounds], values:
     buffers = [each.clone() for each in values]
     until = time.monotonic() + 20
     with ThreadPoolExecutor(len(ranks)) as pool:
-        for done in [pool.submit(rank.play, mine, buffer, until, kept) for rank, mine, buffer, kept in zip(
+        for done in [pool.submit(rank.play, mine, buffer, until=until, feedback=kept) for rank, mine, buffer, kept in zip(
                 ranks, schedules, buffers, feedback or [None] * len(ranks), strict=True)]:
             done.result()
     return buffers

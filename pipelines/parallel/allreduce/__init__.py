@@ -9,7 +9,7 @@ Not here: which gradients are summed together (collectives/buckets.py), sums tha
       direct.py             all ranks sum between each other
     between.py            the interface of sums between hosts
       horovod_sums.py       by Horovod's ring
-      socket_sums.py        by a thread that plays rounds over connections of its own (exchange.py)
+      socket_sums.py        by a thread that plays rounds over connections of its own (exchange.py, incoming.py; socket_open.py opens them)
     rounds.py             ring, tree and two levels as rounds of messages: pure
     costs.py              which of them is cheapest for a buffer, given the link's cost (link_cost.py measures it): pure
     error_feedback.py     sums in 16 bits: what rounding takes away is kept for the next step

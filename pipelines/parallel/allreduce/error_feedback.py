@@ -6,7 +6,7 @@ So over the steps everything is sent: what was sent and what is kept equals the 
 when it sends its part of the sum on, or, if it has made the sum, before it gives that to the others. The copies on all ranks are equal.
 No checkpoint holds what is kept: a run that resumes has lost one step's rounding.
 
-What is not finite is sent as it is and not kept, so a step that is left out spoils no later one. Buffers of a few elements are sent exactly.
+What is not finite is sent as it is and not kept, so a step that is left out spoils no later one. Small buffers are sent exactly.
 
 Source: Seide et al. 2014, 1-bit SGD; Karimireddy et al. 2019, arXiv:1901.09847; both sides round: Tang et al. 2019, arXiv:1905.05957.
 """
@@ -26,17 +26,19 @@ EXACT_ELEMENTS = 64
 class ErrorFeedback:
     """Of one buffer: rounds what is sent, and keeps the rest."""
 
-    def __init__(self, length: int, wire: WireType) -> None:
-        """Keep nothing yet; ``wire`` is not ``exact``."""
-        self.dtype = DTYPES[wire]
+    def __init__(self, length: int, dtype: torch.dtype) -> None:
+        """Keep nothing yet, of ``length`` elements that travel as ``dtype``."""
+        self.dtype = dtype
         self.kept = torch.zeros(length)
+        self._has_own = False
 
     def begin(self, buffer: Tensor) -> None:
-        """Add what the last step kept."""
+        """Begin a step: add what the last one kept."""
         buffer.add_(self.kept)
+        self._has_own = False
 
-    def rounded(self, values: Tensor, first: int) -> Tensor:
-        """The values as they are sent, in 16 bits; keeps the difference.
+    def part(self, values: Tensor, first: int) -> Tensor:
+        """Parts of a sum as they are sent; keeps what rounding takes.
 
         Args:
             values: Elements of the buffer, from ``first`` on.
@@ -46,3 +48,17 @@ class ErrorFeedback:
         kept = torch.sub(values, sent, out=self.kept[first:first + len(values)])
         torch.nan_to_num(kept, nan=0.0, posinf=0.0, neginf=0.0, out=kept)
         return sent
+
+    def whole(self, values: Tensor, first: int) -> Tensor:
+        """Sums as they are sent. The first ones in a step are those that this rank has made: it rounds its own copy, too."""
+        if self._has_own:
+            return values.to(self.dtype)
+        self._has_own = True
+        sent = self.part(values, first)
+        values.copy_(sent)
+        return sent
+
+
+def feedback_of(wire: WireType, length: int) -> ErrorFeedback | None:
+    """That of a buffer of ``length`` elements; None if it is sent exactly."""
+    return None if wire == "exact" or length < EXACT_ELEMENTS else ErrorFeedback(length, DTYPES[wire])

@@ -8,141 +8,105 @@ Both ends know each message's length, so nothing but values travels. Nothing her
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
-import torch
 from torch import Tensor
 
+from sparkring.errors import DeadlinePassed, RingEnded
+from sparkring.pipelines.parallel.allreduce.between import Awaited
 from sparkring.pipelines.parallel.allreduce.error_feedback import ErrorFeedback
-from sparkring.pipelines.parallel.allreduce.rounds import Round, Span
-from sparkring.pipelines.parallel.transports.payload import memory_of
-from sparkring.pipelines.parallel.transports.signals import PeerEnded, seconds_left
-
-PIECE_BYTES = 1 << 20
-"""As much of a message is received before it is added."""
+from sparkring.pipelines.parallel.allreduce.incoming import Incoming, memory_or_nothing
+from sparkring.pipelines.parallel.allreduce.rounds import Round
+from sparkring.pipelines.parallel.transports.signals import LinkTimeout, PeerEnded, seconds_left
 
 
 class Exchange:
     """One rank's connections to those that it sums with. One thread at a time may use it."""
 
-    def __init__(self, connections: Mapping[int, socket.socket]) -> None:
-        """Take the connected sockets, by the places of the ranks that they lead to."""
-        self._connections = connections
-        self._scratch = torch.empty(PIECE_BYTES, dtype=torch.uint8)
-        self.awaited: int | None = None
-        """Place of the rank that the last round has not heard all from, or has not given all to."""
+    def __init__(self, connections: Mapping[int, socket.socket], peers: Mapping[int, Awaited]) -> None:
+        """Take the connections.
+
+        Args:
+            connections: Connected sockets, by the places of the ranks that they lead to.
+            peers: These ranks in words, by the same places.
+        """
+        self._connections, self._peers = connections, peers
+        self.awaited = Awaited("its own sums")
+        """The rank that the last round has not heard all from, or has not given all to."""
         for connection in connections.values():
             connection.settimeout(0)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def play(self, rounds: Iterable[Round], buffer: Tensor, until: float, feedback: ErrorFeedback | None = None) -> None:
+    def play(self, rounds: Iterable[Round], buffer: Tensor, *, until: float = math.inf, feedback: ErrorFeedback | None = None) -> None:
         """Do a rank's part of a sum; ``buffer`` then holds it.
 
         Args:
             rounds: This rank's.
             buffer: Its values.
-            until: When to give up, by the monotonic clock; may be infinite.
+            until: When to give up, by the monotonic clock.
             feedback: Rounds what is sent.
         Raises:
-            LinkTimeout: a rank was not ready in time; ``awaited`` names it.
-            PeerEnded: a rank has ended; ``awaited`` names it.
+            DeadlinePassed: a rank was not ready in time.
+            RingEnded: a rank has ended.
         """
-        is_sum = False
         if feedback is not None:
             feedback.begin(buffer)
-        for each in rounds:
-            if feedback is not None and not each.adds and not is_sum and each.to is not None:
-                _round_own(buffer, each.sent, feedback)
-                is_sum = True
-            leaving = _to_send(buffer, each, feedback)
-            incoming = _Incoming(buffer, each, self._scratch, feedback.dtype if feedback else buffer.dtype)
-            self._transfer(each, _memory(leaving), incoming, until)
-        self.awaited = None
+        try:
+            for each in rounds:
+                leaving = _to_send(buffer, each, feedback)
+                self._transfer(each, memory_or_nothing(leaving), Incoming(buffer, each, feedback), until)
+        except PeerEnded as ended:
+            raise RingEnded("the sum of gradients", cause=f"{self.awaited.who} has ended, {ended.how}") from None
+        except LinkTimeout:
+            raise DeadlinePassed(f"a sum waited for {self.awaited.who} until the deadline; see that rank's last lines, or raise "
+                                 "train.ring.deadline_s if it is only slow.", awaited=self.awaited.ranks) from None
 
-    def _transfer(self, each: Round, outgoing: memoryview, incoming: _Incoming, until: float) -> None:
+    def interrupt(self) -> None:
+        """End the connections, so that another thread that waits for them stops."""
+        for connection in self._connections.values():
+            with suppress(OSError):  # the other end is closed
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for connection in self._connections.values():
+            connection.close()
+
+    def _transfer(self, each: Round, outgoing: memoryview, incoming: Incoming, until: float) -> None:
         """Send and receive until both are done."""
         while outgoing or incoming.left:
             moved = 0
-            if outgoing:
-                assert each.to is not None
-                self.awaited = each.to
-                sent = _send(self._connections[each.to], outgoing)
-                outgoing, moved = outgoing[sent:], sent
-            if incoming.left:
-                assert each.source is not None
-                self.awaited = each.source
+            if outgoing and each.to is not None:
+                self.awaited = self._peers[each.to]
+                moved = _send(self._connections[each.to], outgoing)
+                outgoing = outgoing[moved:]
+            if incoming.left and each.source is not None:
+                self.awaited = self._peers[each.source]
                 moved += incoming.receive(self._connections[each.source])
             if not moved:
-                self._wait(each if outgoing else each._replace(to=None), until, receives=bool(incoming.left))
+                self._wait(each.to if outgoing else None, each.source if incoming.left else None, until)
 
-    def _wait(self, each: Round, until: float, *, receives: bool) -> None:
-        """Wait until a connection of the round can move bytes."""
-        events = dict[int, int]()
-        for place, event, wanted in ((each.to, select.POLLOUT, each.to is not None), (each.source, select.POLLIN, receives)):
-            if wanted and place is not None:
-                events[place] = events.get(place, 0) | event
+    def _wait(self, to: int | None, source: int | None, until: float) -> None:
+        """Wait until there is room on the way to one rank, or something has come from another."""
         poller = select.poll()
-        for place, event in events.items():
-            poller.register(self._connections[place], event)
-        poller.poll(None if until == float("inf") else seconds_left(until) * 1000)
-
-
-class _Incoming:
-    """What a round receives: bytes into pieces, pieces into the buffer."""
-
-    def __init__(self, buffer: Tensor, each: Round, scratch: Tensor, wire: torch.dtype) -> None:
-        span = each.received
-        self._target, self._adds, self._wire = buffer[span.first:span.last], each.adds, wire
-        self._in_place = not each.adds and wire is buffer.dtype
-        self._scratch, self._filled, self._place = scratch, 0, 0
-        self._memory = _memory(self._target if self._in_place else scratch)
-        self.left = (span.last - span.first) * wire.itemsize
-        """Bytes that have not come."""
-
-    def receive(self, source: socket.socket) -> int:
-        """Take what has come, at most a piece; returns its bytes."""
-        if self._in_place:
-            count = _receive(source, self._memory[self._filled:self._filled + self.left])
-            self._filled += count
-            self.left -= count
-            return count
-        wanted = min(PIECE_BYTES, self._filled + self.left)
-        count = _receive(source, self._memory[self._filled:wanted])
-        self._filled += count
-        self.left -= count
-        if self._filled == wanted:
-            self._use(self._scratch[:wanted].view(self._wire))
-        return count
-
-    def _use(self, values: Tensor) -> None:
-        target = self._target[self._place:self._place + len(values)]
-        self._place, self._filled = self._place + len(values), 0
-        if self._adds:
-            target.add_(values)
-        else:
-            target.copy_(values)
+        if to is not None:
+            poller.register(self._connections[to], select.POLLOUT | (select.POLLIN if source == to else 0))
+        if source is not None and source != to:
+            poller.register(self._connections[source], select.POLLIN)
+        poller.poll(None if math.isinf(until) else seconds_left(until) * 1000)
 
 
 def _to_send(buffer: Tensor, each: Round, feedback: ErrorFeedback | None) -> Tensor:
     """The span as it is sent, in memory that does not change before it has left."""
     values = buffer[each.sent.first:each.sent.last]
     if feedback is not None:
-        return feedback.rounded(values, each.sent.first) if each.adds else values.to(feedback.dtype)
+        return feedback.part(values, each.sent.first) if each.adds else feedback.whole(values, each.sent.first)
     overlaps = each.adds and max(each.sent.first, each.received.first) < min(each.sent.last, each.received.last)
     return values.clone() if overlaps else values
-
-
-def _round_own(buffer: Tensor, span: Span, feedback: ErrorFeedback) -> None:
-    """Round the sum that this rank has made, before it gives it to the others."""
-    values = buffer[span.first:span.last]
-    values.copy_(feedback.rounded(values, span.first))
-
-
-def _memory(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous tensor; valid while the tensor lives."""
-    return memory_of(tensor) if tensor.nbytes else memoryview(b"")
 
 
 def _send(to: socket.socket, data: memoryview) -> int:
@@ -152,15 +116,3 @@ def _send(to: socket.socket, data: memoryview) -> int:
         return 0
     except OSError as error:
         raise PeerEnded(error.strerror or "its socket is closed") from None
-
-
-def _receive(source: socket.socket, into: memoryview) -> int:
-    try:
-        count = source.recv_into(into)
-    except BlockingIOError:
-        return 0
-    except OSError as error:
-        raise PeerEnded(error.strerror or "its socket is closed") from None
-    if not count:
-        raise PeerEnded("it closed its end")
-    return count

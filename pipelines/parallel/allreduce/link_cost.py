@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from sparkring.pipelines.parallel.allreduce.costs import LinkCost
+from sparkring.pipelines.parallel.allreduce.costs import LinkCost, Way
 from sparkring.pipelines.parallel.allreduce.exchange import Exchange
-from sparkring.pipelines.parallel.allreduce.rounds import ring
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.planner.fit import fit_sum
 
+MEASURED = Way("ring")
+"""How the ranks sum while they are measured."""
 SIZES = (1 << 10, 1 << 19)
 """Bytes of a sum: about what messages cost, and about what bytes do."""
 ADDED_BYTES = 1 << 22
@@ -48,8 +49,8 @@ def _measured(exchange: Exchange, place: int, count: int, deadline_s: float) -> 
     seconds = []
     for size in SIZES:
         buffer, until = torch.zeros(size // 4), time.monotonic() + deadline_s
-        rounds = ring(place, count, len(buffer))
-        seconds.append(_median_s(lambda: exchange.play(rounds, buffer, until)))  # noqa: B023 (called at once)
+        rounds = MEASURED.rounds(place, range(count), len(buffer))
+        seconds.append(_median_s(lambda: exchange.play(rounds, buffer, until=until)))  # noqa: B023 (called at once)
     one, other = torch.zeros(2, ADDED_BYTES // 4)
     return [*seconds, _median_s(lambda: one.add_(other))]
 

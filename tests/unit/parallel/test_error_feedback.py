@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sparkring.conf.schema import WireType
 from sparkring.pipelines.parallel.allreduce.costs import Way, ways
-from sparkring.pipelines.parallel.allreduce.error_feedback import ErrorFeedback
+from sparkring.pipelines.parallel.allreduce.error_feedback import DTYPES, ErrorFeedback, feedback_of
 from tests.support.allreduce_play import exchange_all, exchanges
 
 LENGTH, STEPS = 200, 6
@@ -23,7 +23,7 @@ def _gradients(place: int, step: int) -> Tensor:
 def _trained(hosts: tuple[int, ...], way: Way, wire: WireType, *, keeps: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """(The sum of all gradients of all steps, the sum of the sums that ranks got, what is kept in the end.)"""
     count = len(hosts)
-    kept = [ErrorFeedback(LENGTH, wire) for _ in hosts]
+    kept = [ErrorFeedback(LENGTH, DTYPES[wire]) for _ in hosts]
     schedules = [way.rounds(place, hosts, LENGTH) for place in range(count)]
     total, got = torch.zeros(LENGTH, dtype=torch.float64), torch.zeros(LENGTH, dtype=torch.float64)
     with exchanges(count) as ranks:
@@ -57,8 +57,14 @@ def test_doubling_is_not_offered_as_it_would_round_again_and_again() -> None:
     assert {way.between for way in ways("auto", (0, 1, 2), rounds_once=True)} == {"ring", "halving"}
 
 
+def test_few_elements_are_sent_exactly() -> None:
+    assert feedback_of("bf16", 5) is None
+    assert feedback_of("bf16", 5000) is not None, "the control"
+    assert feedback_of("exact", 5000) is None
+
+
 def test_a_step_that_is_not_finite_stays_so_and_spoils_no_later_one() -> None:
-    feedback = ErrorFeedback(4, "fp16")
-    sent = feedback.rounded(torch.tensor([1.0, float("inf"), float("nan"), 1e6]), 0)
+    feedback = ErrorFeedback(4, torch.float16)
+    sent = feedback.part(torch.tensor([1.0, float("inf"), float("nan"), 1e6]), 0)
     assert sent.isfinite().tolist() == [True, False, False, False], "1e6 is too large for fp16"
     assert feedback.kept.tolist() == [0.0, 0.0, 0.0, 0.0]
