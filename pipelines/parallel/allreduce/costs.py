@@ -96,11 +96,10 @@ def _flat_s(name: FlatName, num_bytes: float, count: int, link: LinkCost, *, per
     if name == "ring":
         share = num_bytes / count
         return link.messages(2 * (count - 1), share) + (count - 1) * share * link.add_byte_s
-    size = 1 << (count.bit_length() - 1)
+    size, whole = 1 << (count.bit_length() - 1), name == "doubling"
     seconds = link.messages(2, num_bytes) + num_bytes * link.add_byte_s if count > size else 0.0
     for level in range(size.bit_length() - 1):
-        sharing = per_host if 1 << level >= per_host else 1
-        part = num_bytes if name == "doubling" else num_bytes / 2 ** (level + 1)
-        seconds += link.messages(1 if name == "doubling" else 2, part, sharing=sharing)
-        seconds += part * link.add_byte_s * (2 if name == "doubling" else 1)  # by doubling what is sent is copied first
+        sharing, part = per_host if 1 << level >= per_host else 1, num_bytes if whole else num_bytes / 2 ** (level + 1)
+        added = 2 * part if whole else part  # by doubling what is sent is copied first
+        seconds += link.messages(1 if whole else 2, part, sharing=sharing) + added * link.add_byte_s
     return seconds

@@ -87,23 +87,22 @@ def open_gradient_reducer(communicator: Communicator, sizes: Sequence[int], dtyp
     """
     context = communicator.context
     group = group or tuple(range(context.size))
-    leading = host_leaders(group, context.hosts)
-    by_sockets = sums_by_sockets(context, ring)
-    flat = by_sockets and ring.allreduce in {"ring", "tree"}
-    local = tuple(rank for rank in group if rank in context.local_ranks)
-    segments = None if flat or device.type != "cpu" else _shared(communicator, sizes, dtype, local, serves=len(leading) < len(group))
-    in_memory = segments is not None and (len(leading) == 1 or by_sockets or communicator.has_process_set(leading))
-    summing = leading if in_memory else group
+    leading, by_sockets = host_leaders(group, context.hosts), sums_by_sockets(context, ring)
+    first_in_memory = device.type == "cpu" and not (by_sockets and ring.allreduce in {"ring", "tree"})
+    shared = _open_shared(communicator, sizes, dtype, group, serves=len(leading) < len(group)) if first_in_memory else None
+    if shared is not None and not (len(leading) == 1 or by_sockets or communicator.has_process_set(leading)):
+        shared = None
+    summing = group if shared is None else leading
     between: SumsBetween | None = None
-    description = f"ring of {len(leading)} hosts" if in_memory else "ring"
+    description = "ring" if shared is None else f"ring of {len(leading)} hosts"
     if by_sockets:
         between, description = open_socket_sums(communicator, sizes, dtype, summing, ring)
     elif len(summing) > 1 and context.rank in summing:
-        between = HorovodSums(communicator, summing, names="gradients.leaders" if in_memory else "gradients")
-    if segments is None or not in_memory:
+        between = HorovodSums(communicator, summing)
+    if shared is None:
         return DirectReducer(context, [torch.zeros(size, dtype=dtype, device=device) for size in sizes], between, description=description)
     one_host = len(leading) == 1
-    return HierarchicalReducer(context, segments.segments, segments.peers, one_host=one_host, between=between,
+    return HierarchicalReducer(context, shared.segments, shared.peers, one_host=one_host, between=between,
                                description="shared memory" if one_host else f"shared memory, {description}")
 
 
@@ -114,21 +113,20 @@ class _Shared(NamedTuple):
     peers: PeerProcesses
 
 
-def _shared(communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, local: Ranks, *, serves: bool) -> _Shared | None:
+def _open_shared(communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, group: Ranks, *, serves: bool) -> _Shared | None:
     """Open shared memory; None if it does not serve, or some host has none.
 
     Args:
         communicator: The joined ring.
         sizes: Elements of each buffer.
         dtype: Their type.
-        local: The group's ranks on this host.
-        serves: Whether the group has several ranks on a host.
+        group: The ranks that sum together.
+        serves: Whether it has several ranks on a host.
     """
     context = communicator.context
     if not context.shared_memory or len(leaders(context.hosts)) == context.size:
         return None
+    local = tuple(rank for rank in group if rank in context.local_ranks)
     identities = communicator.gather(torch.tensor([process_identity()]), name="reducer.processes").tolist()
     segments = open_segments(communicator, sizes if serves else UNUSED_SIZES, dtype, ranks=local)
-    if segments is None or not serves:
-        return None
-    return _Shared(segments, PeerProcesses({rank: identities[rank] for rank in local}))
+    return _Shared(segments, PeerProcesses({rank: identities[rank] for rank in local})) if segments is not None and serves else None

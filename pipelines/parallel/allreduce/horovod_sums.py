@@ -16,15 +16,15 @@ from sparkring.pipelines.parallel.mesh import Ranks
 class HorovodSums:
     """See SumsBetween."""
 
-    def __init__(self, communicator: Communicator, ranks: Ranks, *, names: str) -> None:
-        """Sum over ``ranks``, more than one, which have a process set; operations are called ``names`` and a number."""
-        self._set, self._names = communicator.process_set(ranks), names
+    def __init__(self, communicator: Communicator, ranks: Ranks) -> None:
+        """Sum over ``ranks``, more than one, which have a process set."""
+        self._set = communicator.process_set(ranks)
         self._handles: dict[int, int] = {}
 
     def start(self, index: int, buffer: Tensor) -> None:
         """See SumsBetween."""
         with ring_errors("the sum of gradients"):
-            self._handles[index] = hvd.allreduce_async_(buffer, name=f"{self._names}.{index}", op=hvd.Sum, process_set=self._set)
+            self._handles[index] = hvd.allreduce_async_(buffer, name=f"gradients.{index}", op=hvd.Sum, process_set=self._set)
 
     def done(self, index: int) -> bool:
         """See SumsBetween."""
