@@ -81,7 +81,7 @@ def trained(folder: Path, dataset: Path, strategy: dict[str, Any]) -> list[Recor
 
 def seconds_to(target: float, steps: Sequence[Record]) -> float:
     """Seconds from the first step's beginning until the mean loss of a window of steps is at most the target."""
-    losses = _smooth(steps)
+    losses = smooth(steps)
     reached = int(np.argmax(losses <= target))
     if losses[reached] > target:
         raise SystemExit(f"a side did not reach a loss of {target:.4f}: its lowest is {losses.min():.4f}")
@@ -90,7 +90,8 @@ def seconds_to(target: float, steps: Sequence[Record]) -> float:
     return float(steps[reached + WINDOW - 1]["time"] - began)
 
 
-def _smooth(steps: Sequence[Record]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def smooth(steps: Sequence[Record]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The mean loss of each window of steps."""
     return np.convolve([record["loss"] for record in steps], np.ones(WINDOW) / WINDOW, mode="valid")
 
 
@@ -107,11 +108,11 @@ def main() -> None:
         write_dataset(dataset, FILES)
         for number in range(options.rounds):
             runs = {side: trained(Path(name) / f"{side}-{number}", dataset, strategy) for side, strategy in SIDES.items()}
-            smooth = _smooth(runs["ring"])
-            target = float(smooth[int(TARGET_AT * len(smooth))])
+            losses = smooth(runs["ring"])
+            target = float(losses[int(TARGET_AT * len(losses))])
             for side, steps in runs.items():
                 found[side].append(seconds_to(target, steps))
-                final[side].append(float(_smooth(steps)[-1]))
+                final[side].append(float(smooth(steps)[-1]))
             staleness += [record["staleness"] for record in runs["stale_sync"]]
             print(f"round {number + 1} of {options.rounds}: loss {target:.4f} after "
                   + ", ".join(f"{seconds[-1]:.2f} s ({side})" for side, seconds in found.items()), flush=True)

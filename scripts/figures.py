@@ -119,6 +119,14 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
     "staleness": (
         Shown("time_ratio_to_ring", "times the peer's seconds to a loss, one of 2 ranks 4 times as slow", "at most 0.7", "exact training"),
         Shown("staleness_max", "largest staleness of an update", "at most 1.0 x bound")),
+    "collectives": (
+        Shown("worst_over_best", "times the seconds of the best way to sum between hosts, ours by cost, 1 KB to 64 MB, worst",
+              "at most 1.10", "the best of ring, tree and two levels"),
+        Shown("ratio_to_torch_64mb", "times the peer's seconds to sum 64 MB, 2 and 4 hosts, worse", "at most 1.05", "torch's Gloo"),
+        Shown("ratio_to_horovod_64mb", "times the peer's seconds to sum 64 MB, 2 and 4 hosts, worse", "", "Horovod"),
+        Shown("ratio_to_torch_1kb", "times the peer's seconds to sum 1 KB, worst", "", "torch's Gloo")),
+    "compression": (
+        Shown("best_speedup", "times as fast to a loss, 2 hosts, 100 Mb/s, gradients in bf16", "at least 1.6", "plain gradients"),),
     "search": (
         Shown("speedup", "times as fast, 16 trials on 2 slots, rings of 1 rank at once", "at least 1.5", "one by one on both slots"),
         Shown("pruned_share", "share of trials that the median pruner ends early")),

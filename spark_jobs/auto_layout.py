@@ -142,7 +142,7 @@ def profile_subject(config: Config, manifest: Manifest) -> dict[str, Any]:
             "model": config.model.model_dump(mode="json", exclude={*ABOUT_WEIGHTS}),
             "blocks": structure_digest(blocks),
             "train": train.model_dump(mode="json", include={"num_ranks", "batch_rows", "precision", "optimizer"}),
-            "ring": train.ring.model_dump(mode="json", include={"threads_per_rank", "shared_memory", "device"})}
+            "ring": train.ring.model_dump(mode="json", include={"threads_per_rank", "shared_memory", "device", "allreduce", "wire"})}
 
 
 def with_layout(train: TrainConfig, plan: Plan) -> TrainConfig:

@@ -14,8 +14,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from sparkring.conf.schema import RingConfig
+from sparkring.pipelines.parallel.allreduce.gradients import BY_HOROVOD, GradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.gradients import GradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.mesh import Ranks
 from sparkring.pipelines.parallel.transports.base import Edge
 from sparkring.pipelines.parallel.transports.sidecar import SidecarTransport
@@ -49,9 +50,9 @@ class Link:
         return LateTransport(SidecarTransport(communicator, edges, dynamic_shapes=dynamic_shapes), self)
 
     def open_gradient_reducer(self, communicator: Communicator, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device,
-                     group: Ranks = ()) -> LateReducer:
+                              group: Ranks = (), ring: RingConfig = BY_HOROVOD) -> LateReducer:
         """Training's reducer over this link."""
-        reducer = open_gradient_reducer(communicator, sizes, dtype, device=device, group=group)
+        reducer = open_gradient_reducer(communicator, sizes, dtype, device=device, group=group, ring=ring)
         return LateReducer(reducer, self.sum_s(len(group) or communicator.context.size, sum(sizes) * dtype.itemsize))
 
 

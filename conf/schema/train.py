@@ -15,6 +15,8 @@ from sparkring.conf.schema.strategy import ExactConfig, StaleSyncConfig, Strateg
 HeldOutMetric = Literal["loss", "auc", "average_precision", "accuracy", "rmse", "mae", "r2"]
 """A held-out metric that may choose the best epoch; the task decides which ones there are."""
 SMALLEST_DEFAULT_BATCH, LARGEST_DEFAULT_BATCH = 32, 1024
+Allreduce = Literal["auto", "horovod", "ring", "tree", "two_level"]
+WireType = Literal["exact", "fp16", "bf16"]
 RegressionLoss = Literal["squared", "absolute", "huber"]
 STEPS_AN_EPOCH = 50
 """Optimizer steps that an epoch has at least by default, where the rows suffice."""
@@ -28,6 +30,15 @@ class RingConfig(Section):
     SparkContext)."""
     shared_memory: bool = True
     """Sum gradients of ranks on one host through shared memory before the ring between hosts."""
+    allreduce: Allreduce = "horovod"
+    """Who sums gradients between hosts, and how (docs/how-to/hosts.md). ``horovod``: its ring of one rank a host. The
+    others use connections of their own: ``ring`` and ``tree`` (recursive halving and doubling) between all ranks,
+    ``two_level`` first within each host, then the cheapest between hosts. ``auto``: the cheapest of all for each buffer's
+    size and the hosts, by measured costs."""
+    wire: WireType = "exact"
+    """The type in which gradients travel between hosts. ``fp16`` and ``bf16`` halve the bytes and are not exact: what
+    rounding takes from a gradient is added to the next step's (error feedback). Needs another ``allreduce`` than
+    ``horovod``."""
     threads_per_rank: Positive = 1
     """CPU threads of a rank. With ``device: cuda`` a rank's task also asks Spark for so many cores (docs/how-to/gpus.md)."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -56,6 +67,16 @@ class RingConfig(Section):
                     if getattr(self, name) != type(self).model_fields[name].default]
         if self.launcher == "horovod.spark" and unheeded:
             raise ValueError(f"{', '.join(unheeded)} has no effect with launcher horovod.spark; leave it out, or use launcher: barrier")
+        return self
+
+    @model_validator(mode="after")
+    def _wire_is_of_own_connections(self) -> Self:
+        if self.wire != "exact" and self.allreduce == "horovod":
+            raise ValueError(f"train.ring.wire={self.wire} needs connections of our own, and train.ring.allreduce=horovod has none; set "
+                             "train.ring.allreduce to auto, or train.ring.wire to exact")
+        if self.allreduce != "horovod" and self.device == "cuda":
+            raise ValueError(f"train.ring.allreduce={self.allreduce} sums on CPUs, and with train.ring.device=cuda NCCL sums on "
+                             "GPUs; leave train.ring.allreduce out, or set train.ring.device to cpu")
         return self
 
 
@@ -185,6 +206,20 @@ class TrainConfig(Section):
         if self.on_nonfinite == "rollback":
             raise ValueError(f"train.on_nonfinite=rollback needs to know the step that spoiled the model, and with train.strategy={kind} "
                              "ranks learn of one only later; set it to stop or skip")
+        return self
+
+    @model_validator(mode="after")
+    def _wires_carry_exact_gradients_of_float32(self) -> Self:
+        kind, ring = self.strategy.kind, self.ring
+        if kind == "stale_sync" and ring.allreduce != "horovod":
+            raise ValueError(f"train.ring.allreduce={ring.allreduce} is about sums over all ranks, and train.strategy=stale_sync has none; "
+                             "leave train.ring.allreduce out")
+        if ring.wire != "exact" and kind != "exact":
+            raise ValueError(f"train.ring.wire={ring.wire} rounds gradients, and train.strategy={kind} sends models; set train.ring.wire "
+                             "to exact")
+        if ring.wire != "exact" and self.precision == "float64":
+            raise ValueError(f"train.ring.wire={ring.wire} rounds gradients, and train.precision=float64 is for comparing runs exactly; "
+                             "set train.ring.wire to exact, or train.precision to float32")
         return self
 
     @model_validator(mode="after")

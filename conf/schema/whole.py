@@ -82,6 +82,14 @@ class Config(Section):
                              "own; leave train.loss out, or set prepare.task to regression")
         return self
 
+    @model_validator(mode="after")
+    def _wire_joins_hosts(self) -> Self:
+        master, wire = self.spark.remote or self.spark.master or "", self.train.ring.wire
+        if wire != "exact" and master.startswith("local"):
+            raise ValueError(f"train.ring.wire={wire} is for gradients between hosts, and spark.master={master} is one host; set "
+                             "train.ring.wire to exact")
+        return self
+
     def fitted_to(self, train_rows: int) -> Self:
         """This config with ``train.batch_rows`` filled in, for a train split of so many rows."""
         return self.changed(train=self.train.fitted_to(train_rows))

@@ -9,6 +9,7 @@ import torch
 from sparkring.conf.schema.strategy import LocalSgdConfig, StaleSyncConfig
 from sparkring.models.build import list_blocks
 from sparkring.pipelines.data.dataset.versions import Dataset, DatasetVersion
+from sparkring.pipelines.parallel.allreduce.gradients import sums_by_sockets
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
@@ -67,7 +68,7 @@ def train_rank(context: RankContext, document: dict[str, Any], *, files: RunFile
     job = TrainJob.model_validate(document)
     version = Dataset(job.dataset_url).open(job.dataset_version, fold=job.config.fold)
     layout = layout_of(job.config, version.manifest)
-    opened = Communicator(context) if layout is None else Communicator(
+    opened = Communicator(context, gradients_beside=sums_by_sockets(context, job.config.train.ring)) if layout is None else Communicator(
         context, extra_sets=layout.process_sets(context.hosts), messages_by_horovod=layout.messages_by_horovod)
     sources = SignalSource(job.run_url, generation=job.generation, rank=context.rank,
                            save_every_s=job.config.train.checkpoint_s)

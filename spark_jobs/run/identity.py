@@ -45,6 +45,7 @@ def identity_of(config: Config, manifest: Manifest) -> Identity:
     return {
         "format": 1,
         **({"micro_batches": config.train.num_micro_batches} if normalises_rows(config) else {}),  # else they change nothing
+        **({"train.ring.wire": train.ring.wire} if train.ring.wire != "exact" else {}),  # all else of the ring is free to change
         "content_id": manifest.content_id,
         "dataset_version": manifest.version,
         **({} if manifest.fold is None else {"fold": manifest.fold}),

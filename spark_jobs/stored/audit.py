@@ -95,6 +95,8 @@ class AuditResult:
     """The hash at the end of the chain."""
     strategy: str = "exact"
     """How the ranks trained together; only with ``exact`` the gradients are those of training on one rank."""
+    wire: str = "exact"
+    """The type in which gradients travelled between hosts; only with ``exact`` they are those of training on one rank."""
 
 
 def audit(run_url: str, *, dataset_url: str | None = None, progress: Progress = SILENT) -> AuditResult:
@@ -142,7 +144,7 @@ def _audit(store: Store, names: Sequence[str], dataset_url: str | None, bar: Bar
         page_checksums="adopted" not in manifest.recipe,
         records=sum(stream.records for stream in streams.values()),
         repeated=sum(len(stream.places) for (_, rank), stream in streams.items() if _gives_receipts(stream, rank)) - counted,
-        receipts=receipts, strategy=start.get("strategy", "exact"))
+        receipts=receipts, strategy=start.get("strategy", "exact"), wire=start.get("wire", "exact"))
 
 
 def _end(store: Store) -> tuple[Place, str, bool]:

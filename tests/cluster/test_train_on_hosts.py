@@ -104,6 +104,18 @@ def test_gradients_of_two_hosts_meet_in_the_ring_of_their_leaders_and_the_weight
 
 
 @pytest.mark.nightly
+def test_gradients_of_two_hosts_travel_by_connections_of_their_own_and_the_weights_are_those_of_one_rank(
+        cluster: HostCluster, alone: Path, tmp_path: Path) -> None:
+    before = _sent(cluster)
+    config = _trained(cluster, tmp_path, alone, ring={"allreduce": "auto"})
+    ways = {record["reduction"] for record in events_of(config, "start")}
+    assert len(ways) == 1, "all ranks say the same"
+    assert ways.pop().startswith("shared memory, 2 ranks by sockets, buffers: ")
+    gradients = STEPS * _gradient_bytes(alone)
+    assert all(1.0 < (sent - before[name]) / gradients < 1.4 for name, sent in _sent(cluster).items()), "once each, and the measurement"
+
+
+@pytest.mark.nightly
 def test_control_without_shared_memory_all_ranks_ring_and_more_bytes_leave_a_host(
         cluster: HostCluster, alone: Path, tmp_path: Path) -> None:
     before = _sent(cluster)

@@ -37,15 +37,17 @@ def test_idle_cycles_last_long_and_an_operation_waits_for_none(tmp_path: Path) -
     assert _cycles({"HOROVOD_CYCLE_TIME": "1", "HOROVOD_CYCLE_TIME_IDLE": "60000"}, tmp_path / "ours.json") < 50
 
 
-def _tuned(context: RankContext, sets: list[tuple[int, ...]]) -> str | None:
-    with Communicator(context, extra_sets=sets):
-        return os.environ.get("HOROVOD_CYCLE_TIME_IDLE")
+def _tuned(context: RankContext, sets: list[tuple[int, ...]], beside: bool) -> tuple[str | None, str | None]:
+    with Communicator(context, extra_sets=sets, gradients_beside=beside):
+        return os.environ.get("HOROVOD_CYCLE_TIME"), os.environ.get("HOROVOD_CYCLE_TIME_IDLE")
 
 
-@pytest.mark.parametrize(("hosts", "sets", "idle"), [
-    pytest.param((0, 1), [], "100", id="all ranks ask for each sum"),
-    pytest.param((0, 0, 1), [], None, id="leaders of hosts sum for the others"),
-    pytest.param((0, 1, 2), [(0, 1)], None, id="a stage sums without the other"),
+@pytest.mark.parametrize(("hosts", "sets", "beside", "cycles"), [
+    pytest.param((0, 1), [], False, ("5", "100"), id="all ranks ask for each sum"),
+    pytest.param((0, 0, 1), [], False, ("5", None), id="leaders of hosts sum for the others"),
+    pytest.param((0, 0, 1), [], True, ("100", "100"), id="gradients do not pass through Horovod"),
+    pytest.param((0, 1, 2), [(0, 1)], False, ("5", None), id="a stage sums without the other"),
 ])
-def test_idle_cycles_are_long_only_where_all_ranks_ask(hosts: tuple[int, ...], sets: list[tuple[int, ...]], idle: str | None) -> None:
-    assert run_on_ranks(len(hosts), _tuned, sets, hosts=hosts, cycle_ms=None) == [idle] * len(hosts)
+def test_idle_cycles_are_long_only_where_all_ranks_ask(hosts: tuple[int, ...], sets: list[tuple[int, ...]], beside: bool,
+                                                           cycles: tuple[str, str | None]) -> None:
+    assert run_on_ranks(len(hosts), _tuned, sets, beside, hosts=hosts, cycle_ms=None) == [cycles] * len(hosts)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from harness.ranks import run_on_ranks
+from sparkring.pipelines.parallel.allreduce.gradients import GradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.gradients import GradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.strategies.gradient_ring import GradientRing
 

@@ -1,19 +1,23 @@
-"""Both reducers sum exactly, in every layout of hosts, over several rounds and in any order of readiness."""
+"""All reducers sum exactly, in every layout of hosts, over several rounds and in any order of readiness."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from harness.ranks import run_on_ranks
+from sparkring.conf.schema import RingConfig
 from sparkring.errors import RingError
+from sparkring.pipelines.parallel.allreduce.gradients import open_gradient_reducer
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.gradients import open_gradient_reducer
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.shared_memory import named_files
@@ -54,6 +58,76 @@ def _sums(context: RankContext) -> tuple[str, list[bool]]:
 def test_every_layout_sums_exactly(hosts: tuple[int, ...], shared: bool, description: str) -> None:
     results = run_on_ranks(len(hosts), _sums, hosts=hosts, shared_memory=shared)
     assert results == [(description, [True] * len(SIZES) * ROUNDS)] * len(hosts)
+
+
+def _by_sockets(context: RankContext, keys: list[dict[str, Any]]) -> list[tuple[str, list[bool]]]:
+    """The same of reducers by several ways, one after the other; the last rank has no rows in each of their rounds."""
+    found = []
+    with Communicator(context) as communicator:
+        for key in keys:
+            reducer = open_gradient_reducer(communicator, SIZES, torch.float64, device=torch.device("cpu"), ring=RingConfig(**key))
+            right = []
+            for number in range(1, ROUNDS + 1):
+                weights = [rank + 1 if rank < context.size - 1 else 0 for rank in range(context.size)]
+                order = range(len(SIZES)) if context.rank % 2 else reversed(range(len(SIZES)))
+                for index in order:
+                    reducer.buffers[index].copy_((torch.arange(SIZES[index], dtype=torch.float64) + number) * weights[context.rank])
+                    reducer.ready(index)
+                reducer.finish()
+                right += [bool(torch.equal(reducer.buffers[index], (torch.arange(size, dtype=torch.float64) + number) * sum(weights)))
+                          for index, size in enumerate(SIZES)]
+            reducer.close()
+            found.append((reducer.description, right))
+    return found
+
+
+WAYS = [{"allreduce": name} for name in ("ring", "tree", "two_level", "auto")]
+
+
+@pytest.mark.parallel
+@pytest.mark.parametrize(("hosts", "shared"), [
+    pytest.param((0, 0, 1, 2, 2), True, id="three hosts of unequal numbers"), pytest.param((0, 0, 1), False, id="no shared memory"),
+    *(pytest.param(tuple(place * num_hosts // size for place in range(size)), True, id=f"{size} ranks on {num_hosts} hosts",
+                   marks=pytest.mark.nightly) for size in range(2, 10) for num_hosts in range(2, min(size, 4) + 1))])
+def test_every_way_between_hosts_sums_exactly(hosts: tuple[int, ...], shared: bool) -> None:
+    results = run_on_ranks(len(hosts), _by_sockets, WAYS, hosts=hosts, shared_memory=shared)
+    assert all(right == [True] * len(SIZES) * ROUNDS for found in results for _, right in found)
+    assert len({tuple(description for description, _ in found) for found in results}) == 1
+    flat, two_levels = results[0][0][0], results[0][2][0]
+    assert flat.startswith(f"{len(hosts)} ranks by sockets, buffers: ring for 3 of up to ")
+    assert two_levels.startswith("shared memory, ") == (shared and len(set(hosts)) < len(hosts))
+
+
+@pytest.mark.parallel
+def test_one_host_sums_through_memory_whatever_is_said_about_hosts() -> None:
+    assert {description for found in run_on_ranks(2, _by_sockets, WAYS) for description, _ in found} == {"shared memory"}
+
+
+def _one_leaves(context: RankContext, how: str) -> str:
+    communicator = Communicator(replace(context, deadline_s=3.0))
+    reducer = open_gradient_reducer(communicator, SIZES, torch.float64, device=torch.device("cpu"), ring=RingConfig(allreduce="auto"))
+    if context.rank == 2:
+        if how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+    try:
+        for index in range(len(SIZES)):
+            reducer.ready(index)
+        reducer.finish()
+    except RingError as error:
+        return f"{type(error).__name__} {getattr(error, 'awaited', ())}: {error}"
+    return "summed"
+
+
+@pytest.mark.parallel
+def test_between_hosts_a_rank_that_died_or_is_silent_is_named_with_its_host() -> None:
+    host = socket.gethostname()
+    for told in run_on_ranks(3, _one_leaves, "dies", hosts=(0, 0, 1), doomed=(2,))[:1]:
+        assert told.startswith("RingEnded ()")
+        assert f"rank 2 on {host} has ended" in told
+    for told in run_on_ranks(3, _one_leaves, "is silent", hosts=(0, 0, 1), doomed=(2,))[:1]:
+        assert told.startswith("DeadlinePassed (2,): rank 0 waited 3 s")
+        assert f"for rank 2 on {host}" in told
 
 
 def _reserved(context: RankContext, alone: bool) -> int:

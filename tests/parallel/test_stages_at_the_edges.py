@@ -19,8 +19,10 @@ from sparkring.models.losses import cross_entropy_sum
 from sparkring.models.sequential import sequential_blocks
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
+from sparkring.pipelines.parallel.allreduce.direct import DirectReducer
+from sparkring.pipelines.parallel.allreduce.gradients import open_gradient_reducer
+from sparkring.pipelines.parallel.allreduce.horovod_sums import HorovodSums
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.gradients import RingReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.collectives.horovod_handles import await_handles
 from sparkring.pipelines.parallel.collectives.memory_sets import open_set_reducer
 from sparkring.pipelines.parallel.context import RankContext
@@ -181,14 +183,15 @@ def _sums(context: RankContext, fusion: str | None) -> list[bytes]:
     found = []
     with Communicator(context) as communicator:
         reducer = open_gradient_reducer(communicator, SIZES, torch.float32, device=torch.device("cpu"))
-        assert isinstance(reducer, RingReducer)
+        assert isinstance(reducer, DirectReducer)
+        assert isinstance(reducer._sums, HorovodSums)
         for at_once in (True, False):
             generator = torch.Generator().manual_seed(context.rank)
             for index, buffer in enumerate(reducer.buffers):
                 buffer.copy_(torch.randn(len(buffer), generator=generator))
                 reducer.ready(index)
                 if not at_once:
-                    await_handles([reducer._handles[index]], what="one buffer", deadline_s=20)
+                    await_handles([reducer._sums._handles[index]], what="one buffer", deadline_s=20)
             reducer.finish()
             found.append(b"".join(buffer.numpy().tobytes() for buffer in reducer.buffers))
     return found

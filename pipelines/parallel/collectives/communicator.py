@@ -45,13 +45,15 @@ PIECE_BYTES = 1 << 30
 class Communicator:
     """Horovod, started for one rank. Use as a context manager; leaving it normally waits for the others."""
 
-    def __init__(self, context: RankContext, *, extra_sets: Iterable[Ranks] = (), messages_by_horovod: bool = False) -> None:
+    def __init__(self, context: RankContext, *, extra_sets: Iterable[Ranks] = (), messages_by_horovod: bool = False,
+                 gradients_beside: bool = False) -> None:
         """Join the ring.
 
         Args:
             context: This rank's identity in it.
             extra_sets: Process sets beyond those that the hosts require, the same on every rank, in any order.
             messages_by_horovod: Whether messages between stages will pass through Horovod, which then gets a short cycle.
+            gradients_beside: Whether gradients pass by Horovod, and nothing in a step through it: then it gets a long one.
         Raises:
             LayoutRefused: the installed Horovod cannot start one of the sets.
             RingError: Horovod and the launcher disagree on rank or size.
@@ -62,7 +64,8 @@ class Communicator:
         require_startable(extra_sets, context.hosts, horovod=Path(hvd.__file__).parents[1])
         self._sets: dict[Ranks, hvd.ProcessSet] = {
             ranks: hvd.ProcessSet(list(ranks)) for ranks in canonical_sets((*process_sets(context.hosts), *extra_sets), size=context.size)}
-        for name, value in _tuning(context, messages_by_horovod=messages_by_horovod, all_ask=not self._sets).items():
+        for name, value in _tuning(context, messages_by_horovod=messages_by_horovod, all_ask=gradients_beside or not self._sets,
+                                   seldom=gradients_beside or context.sums_in_memory).items():
             os.environ.setdefault(name, value)
         hvd.init(process_sets=list(self._sets.values()))
         if (hvd.rank(), hvd.size()) != (context.rank, context.size):
@@ -184,7 +187,7 @@ class Communicator:
         return result
 
 
-def _tuning(context: RankContext, *, messages_by_horovod: bool, all_ask: bool) -> dict[str, str]:
+def _tuning(context: RankContext, *, messages_by_horovod: bool, all_ask: bool, seldom: bool) -> dict[str, str]:
     """Horovod's cycle and fusion.
 
     A cycle begins when the last rank of the ring begins it. Where some ranks do not ask for each sum (sums of a process set), they must not
@@ -195,7 +198,7 @@ def _tuning(context: RankContext, *, messages_by_horovod: bool, all_ask: bool) -
     """
     if context.device != "cpu":
         return {}
-    cycle_ms = MESSAGE_CYCLE_MS if messages_by_horovod else IDLE_CYCLE_MS if context.sums_in_memory else RING_CYCLE_MS
+    cycle_ms = MESSAGE_CYCLE_MS if messages_by_horovod else IDLE_CYCLE_MS if seldom else RING_CYCLE_MS
     idle = {"HOROVOD_CYCLE_TIME_IDLE": str(IDLE_CYCLE_MS)} if all_ask and not messages_by_horovod else {}
     return {"HOROVOD_FUSION_THRESHOLD": str(FUSION_BYTES), "HOROVOD_CYCLE_TIME": str(cycle_ms), **idle}
 

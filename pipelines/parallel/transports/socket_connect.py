@@ -1,4 +1,4 @@
-"""Connecting the ranks for ``SocketLink``: one TCP connection per pair of ranks that share an edge that goes by sockets.
+"""Connecting ranks by TCP: one connection per pair of ranks that share an edge, for ``SocketLink``, or that sum (parallel/allreduce).
 
     each rank      listens on the ring's interface (on loopback, if all ranks are on one host) until its peers are connected
     higher rank    connects to the lower one; each proves to the other that it knows the ring's key (handshake.py)
@@ -43,11 +43,28 @@ def open_socket_links(communicator: Communicator, edges: Sequence[Edge]) -> dict
     Returns:
         The links by rank.
     Raises:
-        EnvironmentProblem: ranks cannot reach each other; or there are several hosts, and HOROVOD_GLOO_IFACE names no interface.
+        EnvironmentProblem: see ``open_connections``.
     """
     context = communicator.context
     mine = [edge for edge in edges if context.rank in edge[:2]]
-    peers = sorted({rank for edge in mine for rank in edge[:2]} - {context.rank})
+    connected = open_connections(communicator, {rank for edge in mine for rank in edge[:2]} - {context.rank})
+    streams = {peer: Stream(connection, pinned=context.device != "cpu") for peer, connection in connected.items()}
+    pump = Pump(list(streams.values()))
+    return {peer: SocketLink(stream, pump, [edge for edge in mine if peer in edge[:2]]) for peer, stream in streams.items()}
+
+
+def open_connections(communicator: Communicator, peers: Collection[int]) -> dict[int, socket.socket]:
+    """Connect this rank with others. Every rank of the ring calls this, maybe without peers.
+
+    Args:
+        communicator: The joined ring.
+        peers: The others, each of which has this rank among its own.
+    Returns:
+        The connected sockets by rank.
+    Raises:
+        EnvironmentProblem: ranks cannot reach each other; or there are several hosts, and HOROVOD_GLOO_IFACE names no interface.
+    """
+    context = communicator.context
     key = communicator.broadcast_bytes(secrets.token_bytes(KEY_BYTES), name="sockets.key")
     address = _address() if len(set(context.hosts)) > 1 else LOOPBACK
     with socket.create_server((address, 0), backlog=context.size + MOST_GUESTS) as listener:
@@ -56,7 +73,7 @@ def open_socket_links(communicator: Communicator, edges: Sequence[Edge]) -> dict
         until = time.monotonic() + context.deadline_s / 2  # the other half is for telling the others
         connected, problem = dict[int, socket.socket](), ""
         try:
-            for peer in peers:
+            for peer in sorted(peers):
                 if peer < context.rank:
                     connected[peer] = connect(places[peer], Caller(key, rank=context.rank, host=peer), until)
             with Reception(listener, key, context.rank) as reception:
@@ -69,9 +86,7 @@ def open_socket_links(communicator: Communicator, edges: Sequence[Edge]) -> dict
             connection.close()
         raise EnvironmentProblem(f"{problems[0]}; let the ranks' hosts reach each other on all ports of the ring's network, or set "
                                  "HOROVOD_GLOO_IFACE to an interface on which they do.")
-    streams = {peer: Stream(connection, pinned=context.device != "cpu") for peer, connection in connected.items()}
-    pump = Pump(list(streams.values()))
-    return {peer: SocketLink(stream, pump, [edge for edge in mine if peer in edge[:2]]) for peer, stream in streams.items()}
+    return connected
 
 
 def connect(place: str, caller: Caller, until: float) -> socket.socket:

@@ -5,8 +5,8 @@
 Each record has ``event`` (its kind), ``time`` (seconds since 1970), ``generation`` and ``rank``. Kinds:
 
     start       size, host, pid, device, lanes, seed, batch_rows, dataset_url, dataset_version, fold (of a version in folds), content_id,
-                manifest_sha256, optimizer, peak_lr (for this batch), strategy, reduction, steps_per_epoch, epochs, epoch, step (where it
-                resumes), resumed (hash of the receipts that it resumes from)
+                manifest_sha256, optimizer, peak_lr (for this batch), strategy, wire (train.ring.wire), reduction, steps_per_epoch, epochs,
+                epoch, step (where it resumes), resumed (hash of the receipts that it resumes from)
     step        epoch, step, rows (this rank's), global_rows, loss (of the whole step, equal on all ranks; see docs/adr/0011), lr,
                 data_s, compute_s, comm_s, digest (of this rank's row ids, rowhash.py), offsets and windows (its receipt,
                 receipts.py), row_ids (when recorded), left_out (true if the rows were read but not learned from),

@@ -33,7 +33,7 @@ class LoopRecords:
             seed=train.seed, batch_rows=train.step_rows, dataset_url=job.dataset_url, dataset_version=job.dataset_version,
             fold=setup.manifest.fold, content_id=setup.manifest.content_id, manifest_sha256=setup.version.manifest_sha256,
             optimizer=train.optimizer.name, peak_lr=train.optimizer.peak_lr(train.step_rows), strategy=train.strategy.kind,
-            reduction=setup.strategy.description, readers=setup.receipt_rank.num_ranks,
+            wire=train.ring.wire, reduction=setup.strategy.description, readers=setup.receipt_rank.num_ranks,
             shards=setup.layout.mesh.shards if setup.layout else 1, steps_per_epoch=setup.steps_per_epoch, epochs=train.epochs,
             epoch=position.epoch, step=position.step, resumed=position.receipts)
 

@@ -18,10 +18,10 @@ from typing import Literal, Protocol, TypedDict, get_args
 
 import torch
 
-from sparkring.conf.schema import TransportName
+from sparkring.conf.schema import RingConfig, TransportName
+from sparkring.pipelines.parallel.allreduce.gradients import OpenGradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.clock import clock_of
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.gradients import OpenGradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.mesh import Ranks, leaders
 from sparkring.pipelines.parallel.transports.base import Edge, Transport
@@ -55,6 +55,11 @@ class MeasuredBackends:
 
 
 TRAINING_BACKENDS = MeasuredBackends()
+
+
+def backends_of(ring: RingConfig) -> MeasuredBackends:
+    """All transports, and the reducer as it sums with these keys."""
+    return MeasuredBackends(open_gradient_reducer=partial(open_gradient_reducer, ring=ring))
 
 
 class LinkSeconds(TypedDict):

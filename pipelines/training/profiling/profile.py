@@ -30,7 +30,7 @@ from sparkring.pipelines.training.job.tasks import LossSum, loss_of, shapes_of
 from sparkring.pipelines.training.profiling.block_counts import precision, random_inputs
 from sparkring.pipelines.training.profiling.block_times import BlockSeconds, Loss, TimedModel, time_blocks
 from sparkring.pipelines.training.profiling.executor_times import time_end, time_executor
-from sparkring.pipelines.training.profiling.link_times import LinkSeconds, extra_sets, time_links
+from sparkring.pipelines.training.profiling.link_times import LinkSeconds, backends_of, extra_sets, time_links
 from sparkring.pipelines.training.profiling.shard_times import shard_groups, time_shards
 from sparkring.pipelines.training.strategies.shards import Shards
 
@@ -97,7 +97,7 @@ def profile_rank(context: RankContext, document: Mapping[str, object], dataset_u
         seconds = time_blocks(subject, against(loss_of(manifest.task, manifest.preprocessing, config.train)))
         shards = time_shards(communicator, subject, lambda reducer: against(Shards(reducer, (), manifest, config.train).loss_sum))
         executor = time_executor(device)
-        links = time_links(communicator)
+        links = time_links(communicator, backends_of(config.train.ring))
         end_s = time_end(communicator)
     return RankProfile(blocks=seconds, shards=shards, links=links, executor=list(executor), end_s=end_s, hosts=list(context.hosts),
                        memory_bytes=memory, process_bytes=process, device=context.device, machine=host_kind(device))

@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+from sparkring.conf.schema import RingConfig
 from sparkring.errors import ConfigError
+from sparkring.pipelines.parallel.allreduce.gradients import BY_HOROVOD, OpenGradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.clock import clock_of
 from sparkring.pipelines.parallel.collectives.buckets import Bucket, bucket_bytes, plan_buckets
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.gradients import OpenGradientReducer, open_gradient_reducer
 from sparkring.pipelines.parallel.mesh import Ranks, host_leaders
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.step_times import Span
@@ -44,7 +45,7 @@ class GradientRing:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], communicator: Communicator, *, bucket_mb: float, group: Ranks = (),
-                 open_gradient_reducer: OpenGradientReducer = open_gradient_reducer) -> None:
+                 ring: RingConfig = BY_HOROVOD, open_gradient_reducer: OpenGradientReducer = open_gradient_reducer) -> None:
         """Allocate the buckets and hook the parameters that need gradients.
 
         Args:
@@ -52,6 +53,7 @@ class GradientRing:
             communicator: The started ring; all its ranks create their GradientRing at the same point.
             bucket_mb: Approximate megabytes of a bucket; between hosts at most so many (collectives/buckets.py).
             group: Ranks that hold these parameters and sum together, including this one; default all.
+            ring: How gradients are summed between hosts.
             open_gradient_reducer: Opens the reducer.
         Raises:
             ConfigError: parameters of several types or devices, which one flat bucket cannot hold.
@@ -63,12 +65,16 @@ class GradientRing:
         ((dtype, device),) = kinds or {(torch.get_default_dtype(), torch.device(communicator.context.device))}
         sizes = [parameter.numel() for parameter in self._parameters]
         hosts = communicator.context.hosts
-        closed_at = bucket_bytes(sum(sizes) * dtype.itemsize, num_hosts=len(host_leaders(group or tuple(range(len(hosts))), hosts)),
-                                 most=bucket_mb * 1e6)
+        num_hosts = len(host_leaders(group or tuple(range(len(hosts))), hosts))
+        closed_at = bucket_bytes(sum(sizes) * dtype.itemsize, num_hosts=num_hosts, most=bucket_mb * 1e6)
         self._buckets = plan_buckets(sizes, bucket_elements=max(1, int(closed_at) // dtype.itemsize)) or [Bucket((), (), 0)]
         lengths = [bucket.length for bucket in self._buckets]
+        self._rounds = ring.wire != "exact" and num_hosts > 1 and bool(sizes)
+        """Whether gradients are rounded on their way: then the tail, which is not, has a buffer of its own."""
+        if self._rounds:
+            lengths.append(0)
         lengths[-1] += TAIL
-        self._reducer = open_gradient_reducer(communicator, lengths, dtype, device=device, group=group)
+        self._reducer = open_gradient_reducer(communicator, lengths, dtype, device=device, group=group, ring=ring)
         self.description = self._reducer.description
         self._clock = clock_of(device)
         self.waits: list[Span] = []
@@ -130,6 +136,8 @@ class GradientRing:
                     self._views[number].zero_()
                 missing.clear()
                 self._reducer.ready(index)
+        if self._rounds:
+            self._reducer.ready(len(self._buckets))
         self._reducer.finish()
         for parameter, view in zip(self._parameters, self._views, strict=True):
             parameter.grad = view
@@ -138,8 +146,8 @@ class GradientRing:
 
     @property
     def sum_bytes(self) -> int:
-        """Bytes that are summed in a step."""
-        return sum(buffer.nbytes for buffer in self._reducer.buffers)
+        """Bytes that are summed in a step, as they travel between hosts."""
+        return sum(buffer.nbytes for buffer in self._reducer.buffers) // (2 if self._rounds else 1)
 
     def scale(self, factor: float) -> None:
         """Multiply the step's gradients, after ``finish``."""
@@ -175,7 +183,7 @@ class GradientRing:
     def _make_views(self) -> list[Tensor]:
         """Each parameter's part of its bucket, in the parameter's shape."""
         views: dict[int, Tensor] = {}
-        for bucket, buffer in zip(self._buckets, self._reducer.buffers, strict=True):
+        for bucket, buffer in zip(self._buckets, self._reducer.buffers, strict=False):
             for number, offset in zip(bucket.parameters, bucket.offsets, strict=True):
                 parameter = self._parameters[number]
                 views[number] = buffer[offset:offset + parameter.numel()].view(parameter.shape)

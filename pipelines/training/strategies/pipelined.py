@@ -68,7 +68,7 @@ class PipelinedStrategy:
         self._shares_optimizer = config.train.parallel.shard_optimizer
         self._optimizer = self._make_optimizer(config.train, alone, tied)
         self._ring = GradientRing(alone.values(), communicator, bucket_mb=config.train.bucket_mb,
-                                  group=mesh.replica_set(coordinate.stage, coordinate.shard))
+                                  group=mesh.replica_set(coordinate.stage, coordinate.shard), ring=config.train.ring)
         self._share = Share(tuple(self._chunks.values()), self._replicas, self._shards.loss_sum, self._ring, tied, self._optimizer,
                             self._everyone, self._shards.first)
         self._times = StepTimes(clock_of(inputs.device))

@@ -87,7 +87,7 @@ class DataParallelStrategy(Replica):
 
     def __init__(self, config: Config, manifest: Manifest, inputs: Inputs, communicator: Communicator) -> None:
         super().__init__(config, manifest, inputs, communicator)
-        self._ring = GradientRing(self.model.parameters(), communicator, bucket_mb=config.train.bucket_mb)
+        self._ring = GradientRing(self.model.parameters(), communicator, bucket_mb=config.train.bucket_mb, ring=config.train.ring)
         self._times = StepTimes(clock_of(inputs.device))
         self.description = self._ring.description
         self._sent_bytes = ring_sum_bytes(self._ring.sum_bytes, communicator.context.size)

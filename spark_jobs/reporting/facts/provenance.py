@@ -41,6 +41,8 @@ def _of_run(run: RunFacts, learned: TrainConfig | None, *, name: str) -> Iterato
     yield "ring", f"{several(run.size, 'rank')} on {run.device}" + (f", gradients by {run.reduction}" if exact else "")
     if not exact:
         yield "strategy", f"{run.reduction}; not the gradients of training on one rank"
+    if run.wire != "exact":
+        yield "wire", f"{run.wire}; not the gradients of training on one rank, but rounded ones, with error feedback"
     yield "lanes", str(run.lanes)
     yield "global batch", several(run.batch_rows, "row")
     if learned:

@@ -128,6 +128,8 @@ class RunFacts:
     batch_rows: int
     """Rows of a step over all ranks."""
     reduction: str
+    wire: str
+    """The type in which gradients travelled between hosts."""
     stalenesses: Mapping[int, int]
     """Of a run whose steps were dealt: staleness -> the number of updates that had it; else empty."""
     steps: int

@@ -144,8 +144,8 @@ def _facts(events: _Events) -> RunFacts:
         stalenesses) else 1  # steps that were dealt were done at once
     return RunFacts(
         dataset_version=start["dataset_version"], fold=start.get("fold"), size=start["size"], device=start["device"], lanes=start["lanes"],
-        batch_rows=start["batch_rows"],
-        reduction=start["reduction"], stalenesses=dict(sorted(stalenesses.items())), steps=len(ordered), repeated_steps=events.repeated,
+        batch_rows=start["batch_rows"], reduction=start["reduction"], wire=start.get("wire", "exact"),
+        stalenesses=dict(sorted(stalenesses.items())), steps=len(ordered), repeated_steps=events.repeated,
         started=min(life.began for life in events.lives.values()),
         wall_s=_wall_s(events.lives), rows_per_s=float(rows.sum() * at_once / seconds.sum()) if seconds.sum() > 0 else math.nan,
         checkpoints=events.checkpoints, loss=_loss_curve(losses, rows, _epoch_ends(positions)), times=_group(by_rank),

@@ -41,6 +41,9 @@ def _text(result: AuditResult) -> str:
              f"to epoch {part.ends[0] + 1} step {part.ends[1]}" for part in result.parts]
     gradients = [] if result.strategy == "exact" else [
         f"  strategy {result.strategy}: each row counts once, but the gradients are not those of training on one rank"]
+    if result.wire != "exact":
+        gradients.append(f"  wire {result.wire}: each row counts once, but gradients were rounded between hosts, so they are not those of "
+                         "training on one rank")
     return "\n".join([
         f"proved: {result.epochs} epochs read the id of each of {result.rows:,} rows exactly once{begun}",
         f"  dataset  {result.dataset_url} version {result.dataset_version}, content {result.content_id[:16]}, rows {result.rows_digest}",

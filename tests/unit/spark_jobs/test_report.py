@@ -267,6 +267,15 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     assert HOSTILE in text_of(page)  # shown as it is, and never run as a template
 
 
+def test_gradients_that_were_rounded_on_their_way_are_not_called_exact(tmp_path: Path) -> None:
+    config = sample_config(tmp_path)
+    said = "wire bf16; not the gradients of training on one rank"
+    write_events(config, changed_events("start", {"wire": "bf16"}, epochs=1, steps=3))
+    assert said in text_of(written(config))
+    write_events(config, changed_events("start", {"wire": "exact"}, epochs=1, steps=3))
+    assert said not in text_of(written(config)), "the control"
+
+
 def test_names_that_are_no_valid_unicode_are_shown_all_the_same(tmp_path: Path) -> None:
     config = sample_config(tmp_path)
     write_events(config, changed_events("start", {"host": "\ud800"}, epochs=1))

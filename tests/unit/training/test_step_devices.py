@@ -161,7 +161,7 @@ def blocks_of(network: Network) -> tuple[Config, BlockList]:
 def ring_of(model: nn.Module) -> GradientRing:
     context = RankContext(rank=0, hosts=(0,), device=str(DEVICE), token="0" * 32, deadline_s=1.0, shared_memory=False)
 
-    def opened(communicator: object, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device, group: object = ()) -> Buffers:
+    def opened(communicator: object, sizes: Sequence[int], dtype: torch.dtype, *, device: torch.device, **_: object) -> Buffers:
         return Buffers([torch.zeros(size, dtype=dtype, device=device) for size in sizes])
 
     communicator: Any = SimpleNamespace(context=context)

@@ -42,7 +42,7 @@ class LocalSgdStrategy(Replica):
     def __init__(self, config: Config, manifest: Manifest, inputs: Inputs, communicator: Communicator, *, strategy: LocalSgdConfig,
                  steps_per_epoch: int) -> None:
         super().__init__(config, manifest, inputs, communicator)
-        self._strategy, self._steps_per_epoch, self._bucket_mb = strategy, steps_per_epoch, config.train.bucket_mb
+        self._strategy, self._steps_per_epoch, self._train = strategy, steps_per_epoch, config.train
         self._average: ModelAverage | None = None
         self._since, self._sent_bytes = Totals(), 0
         """What this rank did since the last exchange; and the bytes of one."""
@@ -114,7 +114,7 @@ class LocalSgdStrategy(Replica):
     def _exchange(self, votes: Signals) -> tuple[Totals, Signals]:
         tensors = self._averaged_tensors()
         if self._average is None:
-            self._average = ModelAverage(tensors, self.communicator, bucket_mb=self._bucket_mb)
+            self._average = ModelAverage(tensors, self.communicator, bucket_mb=self._train.bucket_mb, ring=self._train.ring)
             self._sent_bytes = ring_sum_bytes(sum(tensor.nbytes for tensor in tensors), self.communicator.context.size)
         found = self._average.exchange(tensors, self._since, votes)
         self._since = Totals()

@@ -15,9 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sparkring.conf.schema import RingConfig
+from sparkring.pipelines.parallel.allreduce.gradients import BY_HOROVOD, open_gradient_reducer
 from sparkring.pipelines.parallel.collectives.buckets import plan_buckets
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.gradients import open_gradient_reducer
 from sparkring.pipelines.training.strategies.signals import Signals
 
 
@@ -35,19 +36,20 @@ class Totals(NamedTuple):
 class ModelAverage:
     """Averages lists of tensors of fixed sizes."""
 
-    def __init__(self, like: Sequence[Tensor], communicator: Communicator, *, bucket_mb: float) -> None:
+    def __init__(self, like: Sequence[Tensor], communicator: Communicator, *, bucket_mb: float, ring: RingConfig = BY_HOROVOD) -> None:
         """Allocate the buffers; all ranks do it at the same point.
 
         Args:
             like: Tensors of the sizes, type and device of those that will be averaged; at least one.
             communicator: The joined ring.
             bucket_mb: Approximate megabytes of a buffer.
+            ring: How they are summed between hosts.
         """
         self._sizes = [tensor.numel() for tensor in like]
         self._buckets = plan_buckets(self._sizes, bucket_elements=max(1, int(bucket_mb * 1e6) // like[0].element_size()))
         lengths = [bucket.length for bucket in self._buckets]
         lengths[-1] += len(Totals._fields) + len(Signals.__dataclass_fields__)
-        self._reducer = open_gradient_reducer(communicator, lengths, like[0].dtype, device=like[0].device)
+        self._reducer = open_gradient_reducer(communicator, lengths, like[0].dtype, device=like[0].device, ring=ring)
         self.description = self._reducer.description
 
     @torch.no_grad()

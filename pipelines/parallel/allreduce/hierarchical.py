@@ -1,12 +1,12 @@
-"""Hierarchical sums: shared memory inside a host, and a ring of one leader per host between hosts.
+"""Hierarchical sums: shared memory inside a host, and sums of one leader per host between hosts.
 
 The buffers lie in shared memory, so gradients are written where they are summed. Each rank of a host sums its own share of each
 buffer over the host's ranks. Ranks show their progress by counters, not by messages:
 
     FILLED    this rank's values of the buffer are in
     SUMMED    this rank's share is summed (after all are FILLED)   one host: written to every rank's buffer; done
-    REDUCED   the leader's buffer holds the sum over all hosts     several:  written to the leader's buffer, which the ring
-                                                                             sums between hosts; the others copy it
+    REDUCED   the leader's buffer holds the sum over all hosts     several:  written to the leader's buffer, which is
+                                                                             summed between hosts; the others copy it
 Sums are taken in the order of ranks, so every run gives the same bits. Buffers may become ready in any order. A rank works on
 all open buffers whenever it fills one, and while it waits in ``finish``.
 """
@@ -17,14 +17,13 @@ import time
 from collections.abc import Sequence
 from enum import IntEnum
 
-import horovod.torch as hvd
 import torch
 from torch import Tensor
 
 from sparkring.errors import DeadlinePassed, RingEnded
-from sparkring.pipelines.parallel.collectives.communicator import Communicator
-from sparkring.pipelines.parallel.collectives.horovod_handles import ring_errors
-from sparkring.pipelines.parallel.mesh import Ranks
+from sparkring.pipelines.parallel.allreduce.between import Awaited, SumsBetween
+from sparkring.pipelines.parallel.allreduce.rounds import part
+from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.parallel.shared_memory.memory_fence import fence
 from sparkring.pipelines.parallel.shared_memory.peer_processes import ASK_AFTER_S, PeerProcesses
 from sparkring.pipelines.parallel.shared_memory.segment import Segment
@@ -44,27 +43,30 @@ class Phase(IntEnum):
 
 
 class HierarchicalReducer:
-    """Sums through shared memory inside the host, and by the leaders' ring between hosts."""
+    """Sums through shared memory inside the host, and by the leaders between hosts."""
 
-    def __init__(self, communicator: Communicator, segments: Sequence[Segment], ring: Ranks, peers: PeerProcesses) -> None:
+    def __init__(self, context: RankContext, segments: Sequence[Segment], peers: PeerProcesses, *, one_host: bool,
+                 between: SumsBetween | None, description: str) -> None:
         """Use the segments that ``open_gradient_reducer`` has opened.
 
         Args:
-            communicator: The joined ring.
+            context: This rank's.
             segments: Segments of the group's ranks on this host, ascending.
-            ring: The group's first rank on each host.
             peers: Processes of the group's ranks on this host.
+            one_host: Whether all of the group's ranks are here.
+            between: On a leader of several hosts, the sums between them.
+            description: The way in which sums are made.
         """
-        context = communicator.context
-        self._communicator, self._segments, self._peers = communicator, segments, peers
+        self.description = description
+        self._context, self._segments, self._peers, self._between = context, segments, peers, between
         self._index = [segment.rank for segment in segments].index(context.rank)
         self._mine = segments[self._index]
         self._leader = segments[0]
-        self._ring = communicator.process_set(ring) if len(ring) > 1 else None
+        self._one_host = one_host
         self._round = 1
         self._open: dict[int, Phase] = {}
-        self._handles: dict[int, int] = {}
-        self.description = "shared memory" + (f", ring of {len(ring)} hosts" if self._ring else "")
+        self._between_hosts: set[int] = set()
+        """On a leader, the buffers that are being summed between hosts."""
 
     @property
     def buffers(self) -> Sequence[Tensor]:
@@ -85,7 +87,7 @@ class HierarchicalReducer:
             RingEnded: a rank of the host has ended.
         """
         began = time.monotonic()
-        until, ask_at = began + self._communicator.context.deadline_s, began + ASK_AFTER_S
+        until, ask_at = began + self._context.deadline_s, began + ASK_AFTER_S
         while self._open:
             if not self._advance():
                 now = time.monotonic()
@@ -101,6 +103,8 @@ class HierarchicalReducer:
         """Drop the mappings; the last rank to do so frees the memory."""
         self._segments = ()
         del self._mine, self._leader
+        if self._between is not None:
+            self._between.close()
 
     def _advance(self) -> bool:
         """Take each open buffer as far as possible without waiting; return whether anything moved."""
@@ -126,24 +130,23 @@ class HierarchicalReducer:
         return False
 
     def _after_sum(self, index: int) -> bool:
-        if self._ring is None:
+        if self._one_host:
             if not self._all_at(Phase.SUMMED, index):
                 return False
             del self._open[index]
             return True
-        return self._sum_between_hosts(index) if self._mine is self._leader else self._copy_from_leader(index)
+        return self._copy_from_leader(index) if self._between is None else self._sum_between_hosts(self._between, index)
 
-    def _sum_between_hosts(self, index: int) -> bool:
+    def _sum_between_hosts(self, between: SumsBetween, index: int) -> bool:
         """On the leader: sum the buffer between hosts once all shares are in, then show it to the host."""
-        with ring_errors("the ring between hosts"):
-            if index not in self._handles:
-                if not self._all_at(Phase.SUMMED, index):
-                    return False
-                self._handles[index] = hvd.allreduce_async_(
-                    self._mine.buffers[index], name=f"gradients.leaders.{index}", op=hvd.Sum, process_set=self._ring)
-            if not hvd.poll(self._handles[index]):
+        if index not in self._between_hosts:
+            if not self._all_at(Phase.SUMMED, index):
                 return False
-            hvd.synchronize(self._handles.pop(index))
+            between.start(index, self._mine.buffers[index])
+            self._between_hosts.add(index)
+        if not between.done(index):
+            return False
+        self._between_hosts.remove(index)
         self._publish(Phase.REDUCED, index)
         self._open[index] = Phase.REDUCED
         return True
@@ -160,9 +163,9 @@ class HierarchicalReducer:
 
     def _sum_share(self, index: int) -> None:
         """Sum this rank's share of a buffer over the host, in slices that stay in the cache."""
-        first, last = owned_range(len(self._mine.buffers[index]), self._index, len(self._segments))
+        first, last = part(len(self._mine.buffers[index]), self._index, len(self._segments))
         all_buffers = [segment.buffers[index] for segment in self._segments]
-        targets = all_buffers[1:] if self._ring is None else []
+        targets = all_buffers[1:] if self._one_host else []
         for start in range(first, last, SLICE):
             stop = min(start + SLICE, last)
             total = all_buffers[0][start:stop]
@@ -182,10 +185,10 @@ class HierarchicalReducer:
         self._mine.counters[phase, index] = self._round
 
     def _awaited(self) -> list[int]:
-        """The ranks of this host that the first open buffer waits for; none if it waits for the ring between hosts."""
+        """The ranks of this host that the first open buffer waits for; none if it waits for other hosts."""
         index, phase = next(iter(self._open.items()))
         awaited = self._segments
-        if phase is Phase.SUMMED and self._ring is not None and self._mine is not self._leader:
+        if phase is Phase.SUMMED and not self._one_host and self._between is None:
             awaited, phase = [self._leader], Phase.REDUCED
         return [segment.rank for segment in awaited if segment.counters[phase, index] < self._round]
 
@@ -198,14 +201,10 @@ class HierarchicalReducer:
     def _lateness(self) -> DeadlinePassed:
         index, phase = next(iter(self._open.items()))
         late = self._awaited()
-        rank, deadline = self._communicator.context.rank, self._communicator.context.deadline_s
-        whom = f"ranks {late} of its host" if late else "the ring between hosts"
+        awaited = Awaited(f"ranks {late} of its host", tuple(late))
+        if not late and self._between is not None:
+            awaited = self._between.awaited()
         return DeadlinePassed(
-            f"rank {rank} waited {deadline:g} s for {whom} in gradient buffer {index} of round {self._round} ({phase.name}); "
-            "see those ranks' last lines, or raise train.ring.deadline_s if they are only slow.", awaited=late)
-
-
-def owned_range(length: int, index: int, count: int) -> tuple[int, int]:
-    """The elements [first, last) of ``length`` that part ``index`` of ``count`` sums; parts begin on 64-byte lines."""
-    size = -(-length // (count * 16)) * 16
-    return min(index * size, length), min((index + 1) * size, length)
+            f"rank {self._context.rank} waited {self._context.deadline_s:g} s for {awaited.who} in gradient buffer {index} of round "
+            f"{self._round} ({phase.name}); see those ranks' last lines, or raise train.ring.deadline_s if they are only slow.",
+            awaited=awaited.ranks)
