@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from benchmarks.year import FIRST_MONTHS, LAST_MONTH, draw, replay
+from tests.support.spark_sessions import end_context
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3000)]
+
+
+@pytest.fixture(autouse=True)
+def _context_of_its_own() -> Iterator[None]:
+    """The nights' session has two slots; it would be that of the next module in this process."""
+    yield
+    end_context()
 
 
 def test_a_retrained_champion_predicts_the_year_s_latest_flights_better_than_the_first_model(tmp_path: Path) -> None:
