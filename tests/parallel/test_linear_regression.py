@@ -56,7 +56,8 @@ class Problem(NamedTuple):
 
     def solution(self) -> Vector:
         """The weights of least squares."""
-        return np.linalg.lstsq(self.x, self.y)[0]
+        weights: Vector = np.linalg.lstsq(self.x, self.y)[0]
+        return weights
 
     def hessian(self, rows: Any = slice(None)) -> Vector:
         """Of the mean loss of these rows."""
