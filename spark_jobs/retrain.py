@@ -27,6 +27,7 @@ from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config
 from sparkring.errors import CommitConflict, ConfigError, SparkringError
 from sparkring.extras import extras_named
+from sparkring.pipelines.data.dataset.folds import require_a_fold
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.evaluation.totals import Metrics
@@ -127,6 +128,7 @@ class _Night:
         if self._config.retrain.prepare:
             prepare(self._config, append=bool(self._dataset.versions()), spark=self._spark, progress=self._progress)
         manifest, champion = self._dataset.manifest(), self._champion()
+        require_a_fold(manifest, self._dataset.url)
         ended = self._history.ended()
         last = ended[-1] if ended else None
         found = Situation(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from sparkring.cli.terminal.answers import DEFAULT_CONFIG, AsJson, ConfigName, Overrides, examples, print_table, show
 from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.loading import load_config
+
+if TYPE_CHECKING:
+    from sparkring.spark_jobs.cross_validating.cross_validate import CrossValidation
 
 commands = typer.Typer()
 
@@ -23,13 +28,19 @@ def cross_validate(config: ConfigName = DEFAULT_CONFIG, overrides: Overrides = N
     loaded = load_config(config, overrides or [])
     from sparkring.spark_jobs.cross_validating.cross_validate import cross_validate as run_cross_validate
     from sparkring.spark_jobs.recovery.stop import stop_on_signals
-    from sparkring.spark_jobs.reporting.facts.words import count, metric
 
     with stop_on_signals() as stop:
         result = run_cross_validate(loaded, progress=console_progress(), stop=stop)
     if as_json:
         show(result, as_json=True, text="")
-        return
+    else:
+        _print(result)
+
+
+def _print(result: CrossValidation) -> None:
+    """A line for each fold, and two for all of them."""
+    from sparkring.spark_jobs.reporting.facts.words import count, metric
+
     names, found = list(result.metrics), result.metrics.values()
     spreads = [("mean", [each.mean for each in found]), ("deviation", [each.deviation for each in found])]
     print_table(["fold", "rows", "epochs", *names, "run"], [

@@ -136,7 +136,9 @@ def test_a_fold_s_run_is_a_run_like_any_other(spark: SparkSession, config: Confi
     scored = pq.read_table(score(mine, spark=spark, split="validation").url.removeprefix("file://"))
     held_out = _rows(Dataset(config.dataset), Dataset(config.dataset).manifest(fold=2), "validation")
     assert sorted(scored["row_id"].to_pylist()) == held_out["row_id"].tolist()
-    assert report(mine).absent == ()
+    page = report(mine)
+    assert page.absent == ()
+    assert "validated on fold 2, trained on all others" in Path(page.path).read_text(encoding="utf-8")
 
 
 @pytest.mark.nightly

@@ -34,6 +34,8 @@ def _of_data(data: DataFacts) -> Iterator[LabelledText]:
 
 def _of_run(run: RunFacts, learned: TrainConfig | None, *, name: str) -> Iterator[LabelledText]:
     yield "run", name
+    if run.fold is not None:
+        yield "cross-validation", f"validated on fold {run.fold}, trained on all others"
     yield "training started", moment(run.started)
     if learned:
         yield "seed of weights and row order", str(learned.seed)

@@ -92,7 +92,7 @@ def remove(config: ConfigName, name: Name, overrides: Overrides = None,
 
 
 def _version(run: RunSummary) -> str:
-    """The dataset version, and of one in folds the fold that validates."""
+    """The dataset version, and the fold that validates if it is in folds."""
     return f"version {run.dataset_version}" + (f", fold {run.identity['fold']}" if "fold" in run.identity else "")
 
 

@@ -32,7 +32,7 @@ def test_without_one_named_all_folds_are_in_the_version() -> None:
     pytest.param({"folds": 3}, {"task": "next_token", "label": "", "features": {"tokens": {"column": "t", "document": "d"}}},
                  "one version cannot hold all folds; set prepare.split.fold to prepare one fold at a time", id="texts"),
     pytest.param({"folds": 3}, {"expectations": {"columns": {"km": {"max_psi": 0.1}}}}, "leave max_mean_shift and max_psi out",
-                 id="drift")])
+                 id="limits of drift")])
 def test_folds_that_cannot_be_are_refused(split: dict[str, Any], prepare: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _config(split, **prepare)

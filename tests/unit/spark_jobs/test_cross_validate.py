@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.datasets import write_dataset
+from sparkring.cli.cross_validate import _print
+from sparkring.cli.stored.runs import _version
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, DatasetError, RankDied, Stopped
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, Preprocessing
-from sparkring.spark_jobs.cross_validating.cross_validate import _train_all, _trainings, cross_validate
+from sparkring.spark_jobs.cross_validating.cross_validate import CrossValidation, _train_all, _trainings, cross_validate
 from sparkring.spark_jobs.etl.fit_sets import suits_all
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.reporting.folds.charts import fold_pictures
 from sparkring.spark_jobs.reporting.folds.facts import FoldResult, Spread, spread, spreads, verdict
 from sparkring.spark_jobs.run.identity import identity_of, name_of
 from sparkring.spark_jobs.spark.progress import SILENT
+from sparkring.spark_jobs.stored.runs import RunSummary
 from sparkring.spark_jobs.train import TrainResult, train
 from tests.support import seams
 from tests.support.training import train_config
@@ -48,6 +52,21 @@ def test_the_paragraph_is_made_of_the_numbers() -> None:
     assert verdict(_folds(0.5, 0.7)) == (
         "21 rows in 2 folds, each row validated once by a model that was not trained on it. Mean and sample standard deviation over the "
         "folds: loss 0.6000 \u00b1 0.1414.")
+
+
+def test_the_table_has_a_line_for_each_fold_and_two_for_all(capsys: pytest.CaptureFixture[str]) -> None:
+    folds = tuple(_folds(0.5, 0.7))
+    _print(CrossValidation(dataset_version=1, content_id="c", folds=folds, metrics=spreads(folds), at_once=2, seconds=1.0,
+                           document="/w/cross-validation.json", page="/w/cross-validation.html"))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [["fold", "rows", "epochs", "loss", "run"], ["0", "10", "1", "0.5000", "v1-0"], ["1", "11", "1", "0.7000", "v1-1"],
+                     ["mean", "0.6000"], ["deviation", "0.1414"], [], ["/w/cross-validation.json"], ["/w/cross-validation.html"]]
+
+
+def test_a_run_is_listed_with_its_fold() -> None:
+    run = RunSummary(name="a", url="u", state="done", dataset_version=3, identity={"fold": 2})
+    assert _version(run) == "version 3, fold 2"
+    assert _version(replace(run, identity={})) == "version 3"
 
 
 def _in_folds(folder: Path) -> Manifest:
