@@ -122,6 +122,7 @@ FIGURES: Mapping[str, Sequence[Shown]] = {
     "collectives": (
         Shown("worst_over_best", "times the seconds of the best way to sum between hosts, ours by cost, 1 KB to 64 MB, worst",
               "at most 1.10", "the best of ring, tree and two levels"),
+        Shown("worst_over_best_shared", "the same on 2 hosts of 2 ranks, 4 ranks on 2 cores", "", "the best of ring, tree and two levels"),
         Shown("ratio_to_torch_64mb", "times the peer's seconds to sum 64 MB, 2 and 4 hosts, worse", "at most 1.05", "torch's Gloo"),
         Shown("ratio_to_horovod_64mb", "times the peer's seconds to sum 64 MB, 2 and 4 hosts, worse", "", "Horovod"),
         Shown("ratio_to_torch_1kb", "times the peer's seconds to sum 1 KB, worst", "", "torch's Gloo")),

@@ -23,6 +23,9 @@ from sparkring.pipelines.parallel.allreduce.incoming import Incoming, memory_or_
 from sparkring.pipelines.parallel.allreduce.rounds import Round
 from sparkring.pipelines.parallel.transports.signals import LinkTimeout, PeerEnded, seconds_left
 
+AT_ONCE_BYTES = 1 << 18
+"""Of a message so much is waited for before the thread wakes: woken for each packet, it takes turns from a rank that computes."""
+
 
 class Exchange:
     """One rank's connections to those that it sums with. One thread at a time may use it."""
@@ -37,6 +40,7 @@ class Exchange:
         self._connections, self._peers = connections, peers
         self.awaited = Awaited("its own sums")
         """The rank that the last round has not heard all from, or has not given all to."""
+        self._wakes_at = dict.fromkeys(connections, 1)
         for connection in connections.values():
             connection.settimeout(0)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -88,16 +92,24 @@ class Exchange:
                 self.awaited = self._peers[each.source]
                 moved += incoming.receive(self._connections[each.source])
             if not moved:
-                self._wait(each.to if outgoing else None, each.source if incoming.left else None, until)
+                self._wait(each.to if outgoing else None, each.source, incoming.wanted, until)
 
-    def _wait(self, to: int | None, source: int | None, until: float) -> None:
-        """Wait until there is room on the way to one rank, or something has come from another."""
+    def _wait(self, to: int | None, source: int | None, wanted: int, until: float) -> None:
+        """Wait until there is room on the way to one rank, or enough of the ``wanted`` bytes has come from another."""
         poller = select.poll()
         if to is not None:
-            poller.register(self._connections[to], select.POLLOUT | (select.POLLIN if source == to else 0))
-        if source is not None and source != to:
-            poller.register(self._connections[source], select.POLLIN)
+            poller.register(self._connections[to], select.POLLOUT)
+        if source is not None and wanted:
+            self._wake_at(source, min(wanted, AT_ONCE_BYTES))
+            poller.register(self._connections[source], select.POLLIN | (select.POLLOUT if source == to else 0))
         poller.poll(None if math.isinf(until) else seconds_left(until) * 1000)
+
+
+    def _wake_at(self, source: int, least: int) -> None:
+        """Have a socket wake who waits for it once so many bytes have come, or the end; Linux asks for no more than its buffer can hold."""
+        if self._wakes_at[source] != least:
+            self._wakes_at[source] = least
+            self._connections[source].setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
 
 
 def _to_send(buffer: Tensor, each: Round, feedback: ErrorFeedback | None) -> Tensor:

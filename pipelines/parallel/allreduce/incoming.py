@@ -29,13 +29,18 @@ class Incoming:
         self._piece = self._target if self._in_place else torch.empty(min(self.left, PIECE_BYTES), dtype=torch.uint8)
         self._memory, self._filled = memory_or_nothing(self._piece), 0
 
+    @property
+    def wanted(self) -> int:
+        """Bytes to the end of the piece."""
+        return min(len(self._memory) - self._filled, self.left)
+
     def receive(self, source: socket.socket) -> int:
         """Take what has come, at most to the end of a piece; returns its bytes.
 
         Raises:
             PeerEnded: the other end is closed.
         """
-        end = min(len(self._memory), self._filled + self.left)
+        end = self._filled + self.wanted
         count = _receive(source, self._memory[self._filled:end])
         self._filled, self.left = self._filled + count, self.left - count
         if self._filled == end and not self._in_place:

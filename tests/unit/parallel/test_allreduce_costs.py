@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sparkring.conf.schema import RingConfig
 from sparkring.pipelines.parallel.allreduce.costs import LinkCost, Way, cheapest, ways
 from sparkring.pipelines.parallel.allreduce.link_cost import SIZES, fitted
+from sparkring.pipelines.parallel.allreduce.socket_open import describe
 
 LINK = LinkCost(message_s=1e-4, byte_s=1e-8, add_byte_s=1e-10)
 KB, MB = 10**3, 10**6
@@ -45,3 +47,10 @@ def test_the_link_s_cost_is_found_again_in_the_seconds_of_rings() -> None:
     seconds = [Way("ring").seconds(size, (0, 1, 2), LINK) for size in SIZES]
     found = fitted(seconds, LINK.add_byte_s, 3)
     assert (found.message_s, found.byte_s) == (pytest.approx(LINK.message_s), pytest.approx(LINK.byte_s))
+
+
+def test_the_choice_is_said_with_the_cost_that_made_it() -> None:
+    chosen = [Way("ring"), Way("ring"), Way("doubling")]
+    assert describe(chosen, [2 * MB, MB, KB], 3, LINK, RingConfig(allreduce="auto", wire="bf16")) == (
+        "3 ranks by sockets, buffers: tree of whole buffers for 1 of up to 0.001 MB, ring for 2 of up to 2 MB "
+        "(0.1 ms a message, 100 MB/s); bf16 with error feedback, not exact")

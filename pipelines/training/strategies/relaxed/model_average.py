@@ -4,7 +4,7 @@
     all get         sum of w_r x_r / sum of w_r
 
 An unweighted mean would give each row of a rank with few rows a larger part than one of a rank with many. Sums travel as gradients do
-(collectives/gradients.py); the last buffer also carries the votes and totals of the ranks.
+(allreduce/gradients.py); the last buffer also carries the votes and totals of the ranks.
 """
 
 from __future__ import annotations
