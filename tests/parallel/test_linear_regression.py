@@ -56,8 +56,7 @@ class Problem(NamedTuple):
 
     def solution(self) -> Vector:
         """The weights of least squares."""
-        weights: Vector = np.linalg.lstsq(self.x, self.y)[0]
-        return weights
+        return np.linalg.lstsq(self.x, self.y)[0].astype(np.float64)
 
     def hessian(self, rows: Any = slice(None)) -> Vector:
         """Of the mean loss of these rows."""
