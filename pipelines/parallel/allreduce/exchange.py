@@ -61,7 +61,7 @@ class Exchange:
             feedback.begin(buffer)
         try:
             for each in rounds:
-                leaving = _to_send(buffer, each, feedback)
+                leaving = _to_send(buffer, each, feedback)  # kept until it has left: the view of its memory does not
                 self._transfer(each, memory_or_nothing(leaving), Incoming(buffer, each, feedback), until)
         except PeerEnded as ended:
             raise RingEnded("the sum of gradients", cause=f"{self.awaited.who} has ended, {ended.how}") from None
@@ -103,7 +103,6 @@ class Exchange:
             self._wake_at(source, min(wanted, AT_ONCE_BYTES))
             poller.register(self._connections[source], select.POLLIN | (select.POLLOUT if source == to else 0))
         poller.poll(None if math.isinf(until) else seconds_left(until) * 1000)
-
 
     def _wake_at(self, source: int, least: int) -> None:
         """Have a socket wake who waits for it once so many bytes have come, or the end; Linux asks for no more than its buffer can hold."""
