@@ -13,8 +13,8 @@ import pytest
 from harness.datasets import NUMERIC, VOCABULARY, write_dataset
 from sparkring.errors import DatasetError
 from sparkring.pipelines.data.dataset.manifest import Manifest, joined, parse_manifest
-from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, CategoricalFeature, NumericFeature, Preprocessing
-from sparkring.pipelines.data.dataset.row_schema import ROW_ID, Standardisation
+from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, CategoricalFeature, ImageFeature, NumericFeature, Preprocessing
+from sparkring.pipelines.data.dataset.row_schema import ROW_ID, Augment, ImageSpec, Standardisation, TensorSpec
 from sparkring.pipelines.data.dataset.stored_columns import changes
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
@@ -121,6 +121,19 @@ def test_the_figures_of_labels_are_the_fold_s(tmp_path: Path) -> None:
     dataset.commit(whole.model_copy(update={"version": 3, "tensors": tensors}))
     (label,) = (each for each in dataset.manifest(3, fold=2).tensors if each.name == "label")
     assert label.standard == Standardisation(mean=20.0, std=2.0)
+
+
+def test_so_are_those_of_pixels_and_the_changes_to_train_images_stay(tmp_path: Path) -> None:
+    dataset = _in_folds(tmp_path)
+    whole, augment = dataset.manifest(), Augment(flip=True)
+    tensor = TensorSpec(name="image", dtype="float32", fields=("picture",), stacked=False, shape=(1, 8, 8),
+                        image=ImageSpec(mean=(0.9,), std=(0.9,), augment=augment))
+    folds = tuple(fitted.model_copy(update={"image": ImageFeature(
+        column="picture", height=8, width=8, channels=1, codec="png", mean=(0.1 * place,), std=(0.2,))})
+        for place, fitted in enumerate(whole.folds))
+    dataset.commit(whole.model_copy(update={"version": 3, "tensors": (*whole.tensors, tensor), "folds": folds}))
+    *_, seen = dataset.manifest(3, fold=2).tensors
+    assert seen.image == ImageSpec(mean=(0.2,), std=(0.2,), augment=augment)
 
 
 def test_what_is_seen_of_one_fold_is_never_written(tmp_path: Path) -> None:
