@@ -96,6 +96,22 @@ def histograms(name: str, label: str, bars: Mapping[str, Mapping[int, float]], *
     return _drawing(name, label, paint)
 
 
+def bars(name: str, label: str, groups: Mapping[str, Mapping[str, float]], *, y: str) -> Drawing:
+    """Draw bars side by side: by the name of a group, that of each of its bars and its height."""
+    width = 0.8 / len(groups)
+
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for place, ((group, heights), shade) in enumerate(zip(groups.items(), SHADES, strict=False)):
+            axes.bar([number + (place + 0.5) * width - 0.4 for number in range(len(heights))], list(heights.values()), width=width,
+                     color=shade.light, label=group)
+            axes.set_xticks(range(len(heights)), list(heights))
+        name_axes(axes, x="", y=y)
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+    return _drawing(name, label, paint)
+
+
 def _drawing(name: str, label: str, paint: Callable[[Figure], None]) -> Drawing:
     return Drawing(name=name, label=label, svg=as_file(draw(paint, name=name, label=label, height=HEIGHT, width=WIDE)))
 

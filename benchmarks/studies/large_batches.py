@@ -16,19 +16,18 @@ from benchmarks.studies.digits import TRAIN_ROWS, write_digits
 from benchmarks.studies.markdown import listed, prose, table
 from benchmarks.studies.runs import config_of, trained
 from benchmarks.studies.study import Numbers, Study
+from sparkring.spark_jobs.reporting.facts.words import several
 
-FACTORS, SEEDS, EPOCHS = (1, 4, 16, 64), (1, 2, 3, 4, 5), 10
 BASE_ROWS, BASE_LR, HIDDEN = 16, 0.05, (128,)
 WARM_UP = 0.25
 """Share of all steps over which the rate rises."""
+LINEAR: dict[str, Any] = {"scaling": "linear", "scaling_rows": BASE_ROWS}
 RULES: dict[str, dict[str, Any]] = {
-    "as it is": {}, "square root": {"scaling": "sqrt"}, "linear": {"scaling": "linear"}, "linear, warm-up": {"scaling": "linear"}}
-QUICK: dict[str, Any] = {"factors": (1, 64), "seeds": (1,), "epochs": 1}
+    "as it is": {}, "square root": {**LINEAR, "scaling": "sqrt"}, "linear": LINEAR, "linear, warm-up": LINEAR}
 
 
-def measure(quick: bool) -> Numbers:
-    """Train once for each batch, rule and seed."""
-    factors, seeds, epochs = QUICK.values() if quick else (FACTORS, SEEDS, EPOCHS)
+def measure(*, factors: Sequence[int], seeds: Sequence[int], epochs: int) -> Numbers:
+    """Train once for each batch (``BASE_ROWS`` times a factor), rule and seed."""
     with tempfile.TemporaryDirectory(prefix="sparkring-study-") as name:
         write_digits(Path(name) / "dataset")
         cells = [_cell(Path(name), rule, factor * BASE_ROWS, seeds, epochs) for factor in factors for rule in RULES]
@@ -39,8 +38,8 @@ def measure(quick: bool) -> Numbers:
 def _cell(folder: Path, rule: str, rows: int, seeds: Sequence[int], epochs: int) -> dict[str, Any]:
     """The held-out metrics of one rule with one batch, for each seed."""
     steps = epochs * -(-TRAIN_ROWS // rows)
-    optimizer = {"name": "sgd", "lr": BASE_LR, "schedule": "constant", **RULES[rule], **({"scaling_rows": BASE_ROWS} if RULES[rule] else {}),
-                 **({"warmup_steps": round(WARM_UP * steps)} if "warm-up" in rule else {})}
+    optimizer = {"name": "sgd", "lr": BASE_LR, "schedule": "constant", "warmup_steps": round(WARM_UP * steps) if "warm-up" in rule else 0,
+                 **RULES[rule]}
     found = []
     for seed in seeds:
         place = folder / f"{rows}-{rule}-{seed}"
@@ -63,12 +62,13 @@ def page(numbers: Numbers) -> list[str | Drawing]:
     return [
         prose("A larger batch makes fewer steps of an epoch. If nothing else changes, the network then learns less in as many epochs;",
               "so the learning rate is raised with the batch, until it is too high. This page shows both."),
-        prose(f"A network with {_layers(numbers['hidden'])} trains for {numbers['epochs']} epochs on the {numbers['train_rows']:,} digits",
-              f"of scikit-learn's train split, by plain SGD. The rate {numbers['base_lr']:g} is for {numbers['base_rows']} rows.",
+        prose(f"A network with a hidden layer of {numbers['hidden'][0]} units trains for {several(numbers['epochs'], 'epoch')} on the",
+              f"{numbers['train_rows']:,} digits of scikit-learn's train split, by plain SGD. The rate",
+              f"{numbers['base_lr']:g} is for {numbers['base_rows']} rows.",
               "With more rows it stays, or is multiplied by the ratio of the batches (`scaling: linear`) or its square root",
               f"(`scaling: sqrt`); with a warm-up it rises over the first {numbers['warm_up']:.0%} of the steps.",
               "Each number is the median accuracy on held-out digits after the last epoch, over",
-              f"{numbers['seeds']} seeds." if numbers["seeds"] > 1 else "one seed.",
+              f"{several(numbers['seeds'], 'seed')}.",
               "How many ranks share a batch does not matter: the sum of their gradients is that of the whole batch",
               "([why](../explanation/order.md))."),
         lines("accuracy", "Held-out accuracy against the batch, a line for each rule", [
@@ -94,8 +94,5 @@ def _of(cells: Sequence[dict[str, Any]], rule: str, rows: int) -> dict[str, Any]
     return next(cell for cell in cells if cell["rule"] == rule and cell["rows"] == rows)
 
 
-def _layers(hidden: Sequence[int]) -> str:
-    return f"one hidden layer of {hidden[0]} units" if len(hidden) == 1 else f"hidden layers of {listed([str(each) for each in hidden])} units"
-
-
-STUDY = Study(name="large-batches", title="Large batches, with and without scaling rules", measure=measure, page=page)
+STUDY = Study(name="large-batches", title="Large batches, with and without scaling rules", measure=measure, page=page,
+              whole={"factors": (1, 4, 16, 64), "seeds": (1, 2, 3), "epochs": 10}, quick={"factors": (1, 64), "seeds": (1,), "epochs": 1})

@@ -9,7 +9,7 @@ COLUMNS = 120
 
 
 def prose(*sentences: str) -> str:
-    """One paragraph of sentences, wrapped; a link stays in one piece."""
+    """One paragraph of sentences, wrapped."""
     words = " ".join(" ".join(sentences).split())
     return textwrap.fill(words, COLUMNS, break_long_words=False, break_on_hyphens=False)
 
@@ -22,8 +22,9 @@ def points(*items: str) -> str:
 
 def table(rows: Sequence[Mapping[str, object]]) -> str:
     """A table of rows that all have the same columns."""
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *([str(value) for value in row.values()] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("| --- | ", "|---|").replace("|---|--- |", "|---|---|")
+    lines = [" | ".join(map(str, cells)) for cells in (rows[0], *(row.values() for row in rows))]
+    head, *body = [f"| {line} |" for line in lines]
+    return "\n".join([head, f"|{'---|' * len(rows[0])}", *body])
 
 
 def listed(words: Sequence[str]) -> str:

@@ -24,13 +24,12 @@ from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.strategies.relaxed.stale_sync import StaleSyncStrategy
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.reporting.comparison.facts import compared
+from sparkring.spark_jobs.reporting.facts.words import several
 
 RANKS, SLOWER, PAUSE_S = 4, 6, 0.004
 """Ranks; the slow one's pause before a step, in pauses of the others."""
-BOUNDS, EVERY, REPEATS, EPOCHS = (0, 1, 4, 16), (1, 4, 16), 3, 8
 BATCH_ROWS, HIDDEN, MOST_POINTS = 32, (128,), 60
 SGD = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "schedule": "constant"}
-QUICK: dict[str, Any] = {"bounds": (0, 4), "every": (4,), "repeats": 1, "epochs": 1}
 EXACT = "exact"
 
 
@@ -42,20 +41,19 @@ def strategies(bounds: Sequence[int], every: Sequence[int]) -> dict[str, dict[st
     return {EXACT: {"kind": EXACT}, **stale, **inverse, **local}
 
 
-def measure(quick: bool) -> Numbers:
-    """Train by each strategy some times."""
-    bounds, every, repeats, epochs = QUICK.values() if quick else (BOUNDS, EVERY, REPEATS, EPOCHS)
+def measure(*, bounds: Sequence[int], every: Sequence[int], repeats: int, epochs: int) -> Numbers:
+    """Train by each strategy, several times if it comes out differently each time."""
     with tempfile.TemporaryDirectory(prefix="sparkring-study-") as name:
         write_digits(Path(name) / "dataset")
         found = [_strategy(Path(name), word, section, repeats, epochs) for word, section in strategies(bounds, every).items()]
-    return {"train_rows": TRAIN_ROWS, "batch_rows": BATCH_ROWS, "ranks": RANKS, "slower": SLOWER, "epochs": epochs, "repeats": repeats,
-            "lr": SGD["lr"], "momentum": SGD["momentum"], "strategies": found}
+    return {"train_rows": TRAIN_ROWS, "batch_rows": BATCH_ROWS, "ranks": RANKS, "hidden": HIDDEN, "slower": SLOWER,
+            "epochs": epochs, "repeats": repeats, "lr": SGD["lr"], "momentum": SGD["momentum"], "strategies": found}
 
 
 def _strategy(folder: Path, word: str, section: Mapping[str, Any], repeats: int, epochs: int) -> dict[str, Any]:
     """What came of one strategy: each run's last losses, the first one's curve, the staleness of all updates."""
     runs = []
-    for number in range(repeats):
+    for number in range(repeats if section.get("bound") else 1):  # the others come out the same each time
         config = config_of(folder / f"{word}-{number}", folder / "dataset", hidden=HIDDEN, num_ranks=RANKS, epochs=epochs, strategy=section,
                            batch_rows=BATCH_ROWS, on_nonfinite="skip", optimizer=SGD)
         runs.append(trained(config, one_is_slow))
@@ -97,17 +95,19 @@ def page(numbers: Numbers) -> list[str | Drawing]:
         prose("Ranks that do not wait for each other compute gradients with weights that others have changed in the meantime, or with a",
               "model of their own. This page shows what that does to the loss, with everything else the same: rows, steps, initial weights",
               "and learning rate."),
-        prose(f"A network trains on the {numbers['train_rows']:,} digits of scikit-learn's train split for {numbers['epochs']} epochs of",
-              f"{numbers['batch_rows']} rows a step, by SGD with rate {numbers['lr']:g} and momentum {numbers['momentum']:g},",
-              f"on {numbers['ranks']} ranks. With `stale_sync` one of them pauses {numbers['slower']} times as long as the others before each",
-              "step, so that its updates are stale. The number after a strategy is its `bound` or `every_steps`; *inverse* is",
-              "`stale_lr: inverse`, which divides the rate of an update by 1 + its staleness. See [strategies](../how-to/strategies.md)."),
+        prose(f"A network with a hidden layer of {numbers['hidden'][0]} units trains on {numbers['train_rows']:,} of scikit-learn's digits",
+              f"for {several(numbers['epochs'], 'epoch')}, with {numbers['batch_rows']} rows a step, by SGD with rate {numbers['lr']:g} and",
+              f"momentum {numbers['momentum']:g}, on {numbers['ranks']} ranks. With `stale_sync` one of them pauses {numbers['slower']}",
+              "times as long as the others before each step, so that its updates are stale. The number after a strategy is its `bound` or",
+              "`every_steps`; *inverse* is `stale_lr: inverse`, which divides the rate of an update by 1 + its staleness",
+              "([how to choose](../how-to/strategies.md))."),
         "## Loss against updates",
         lines("loss", f"Train loss against updates: {_ends(plain)}", [
             Line(label=word, x=each["curve"]["x"], y=each["curve"]["y"], marks=False, style=_style(word)) for word, each in plain.items()],
             x=Axis(title="updates", limits=(0, None)), y=Axis(title="train loss", log=10)),
-        prose("The curve is of one run each, a moving mean over the steps in the order in which they ended. The table has the median of",
-              f"{numbers['repeats']} runs." if numbers["repeats"] > 1 else "one run."),
+        prose("A curve is of one run, a moving mean over the steps in the order in which they ended. The order of stale updates depends on",
+              "time, so no two runs are equal; of them the table has the median of",
+              f"{several(numbers['repeats'], 'run')}."),
         table([_row(word, each) for word, each in found.items()]),
         _verdict(found),
         "## How stale updates were",
@@ -163,7 +163,7 @@ def _inverse(found: Mapping[str, Mapping[str, Any]]) -> list[str | Drawing]:
     return ["## A step size that knows staleness",
             lines("inverse", "Train loss against updates, with a constant rate and with one that falls with staleness", drawn,
                   x=Axis(title="updates", limits=(0, None)), y=Axis(title="train loss", log=10)),
-            prose(f"`stale_lr: inverse` changes the train loss of the last epoch from {listed(words)}. It makes the steps smaller, so it costs",
+            prose(f"`stale_lr: inverse` changes the train loss of the last epoch from {listed(words)}. It makes steps smaller, so it costs",
                   "progress where staleness does no harm, and helps where stale steps overshoot. Source: [Zhang and others",
                   "2016](https://arxiv.org/abs/1511.05950).")]
 
@@ -172,4 +172,6 @@ def _style(word: str) -> str:
     return "dashed" if word.startswith("local") else "line"
 
 
-STUDY = Study(name="staleness", title="Staleness and drift", measure=measure, page=page)
+STUDY = Study(name="staleness", title="Staleness and drift", measure=measure, page=page,
+              whole={"bounds": (0, 1, 4, 16), "every": (1, 4, 16), "repeats": 3, "epochs": 8},
+              quick={"bounds": (0, 4), "every": (4,), "repeats": 1, "epochs": 1})

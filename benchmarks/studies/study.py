@@ -33,8 +33,12 @@ class Study:
     name: str
     """In commands, and of its files."""
     title: str
-    measure: Callable[[bool], Numbers]
-    """Measure; quickly, only to see that it works, if the argument is true."""
+    measure: Callable[..., Numbers]
+    """Measure, in the size that the arguments say."""
+    whole: Mapping[str, Any]
+    """Arguments of a measurement whose numbers count."""
+    quick: Mapping[str, Any]
+    """Arguments of one that takes seconds, to see that it works."""
     page: Callable[[Numbers], Sequence[str | Drawing]]
     """The page's paragraphs, tables and pictures, made from the numbers alone."""
 
@@ -42,7 +46,7 @@ class Study:
 def measured(study: Study, *, quick: bool) -> dict[str, Any]:
     """Run a study; returns its document."""
     commit = subprocess.run(["git", "rev-parse", "--short=7", "HEAD"], check=True, capture_output=True, text=True, cwd=ROOT).stdout.strip()
-    numbers = _rounded(study.measure(quick))
+    numbers = _rounded(study.measure(**(study.quick if quick else study.whole)))
     return {"date": dt.datetime.now(dt.UTC).date().isoformat(), "commit": commit, "cores": len(os.sched_getaffinity(0)), "quick": quick,
             "numbers": numbers}
 
@@ -54,7 +58,7 @@ def files_of(study: Study, document: Mapping[str, Any]) -> dict[str, str]:
     head = (f"Written by `python -m benchmarks.studies {study.name}` from [its numbers]({study.name}.json); do not edit. Measured on "
             f"{document['date']} at commit {document['commit']}, on a machine with {document['cores']} cores and no GPU.")
     quick = ["**A quick run**: it shows that the study works, and its numbers mean nothing."] if document["quick"] else []
-    shown = [f"![{block.label}]({study.name}-{block.name}.svg)" if isinstance(block, Drawing) else block for block in blocks]
+    shown = [prose(f"![{block.label}]({study.name}-{block.name}.svg)") if isinstance(block, Drawing) else block for block in blocks]
     page = "\n\n".join([f"# {study.title}", prose(head), *quick, *shown]) + "\n"
     return {f"{study.name}.md": page, **{f"{study.name}-{each.name}.svg": each.svg for each in drawings}}
 
