@@ -120,8 +120,8 @@ def page(numbers: Numbers) -> list[str | Drawing]:
               f"{1 / numbers['cores']:.2f} times. The planner measures all ranks at once; it does not know that a rank that waits leaves",
               "its core to the others, so it plans too long a step for stages on such a machine."),
         prose(f"`{fewest}` sends the least, {sent[fewest] / 1e6:.1f} MB a step, `{most}` the most, {sent[most] / 1e6:.1f} MB. Replicas",
-              "send their gradients, whatever the batch; stages send what crosses their borders, for each row. These bytes are counted, not",
-              "measured: a sum counts as many as a ring sends, though ranks of one host sum through shared memory."),
+              "send their gradients, whatever the batch; stages send what crosses their borders, for each row. These bytes are counted,",
+              "not measured: a sum counts as many as a ring sends, though ranks of one host sum through shared memory."),
         prose(f"`{least['layout']}` needs the least memory on its largest rank, {least['peak_bytes'] / 1e6:.0f} MB; one rank alone needs",
               f"{numbers['one']['peak_bytes'] / 1e6:.0f} MB. Measured is the growth of the process at its peak, with the buffers of",
               "rows and checkpoints; planned are parameters, gradients, momentum, activations and messages.")]

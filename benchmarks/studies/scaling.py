@@ -145,9 +145,9 @@ def _efficiency(numbers: Numbers) -> list[str | Drawing]:
     return [
         "## Efficiency",
         prose("The efficiency of n ranks is their rows a second over n times those of one. The batch grows with the ranks: each rank has",
-              f"as many rows. Measured is an encoder with {several(numbers['rows'], 'row')} of {numbers['tokens']} tokens on each rank, one",
-              "thread a rank. Published are the minutes of BERT-large on K80s, as lectures on distributed training print them. Planned is",
-              f"BERT-large, on H100s with {numbers['h100']['rows_a_rank']} sequences each."),
+              f"as many rows. Measured is an encoder with {several(numbers['rows'], 'row')} of {numbers['tokens']} tokens on each rank,",
+              "one thread a rank. Published are the minutes of BERT-large on K80s, as lectures on distributed training print them. Planned",
+              f"is BERT-large, on H100s with {numbers['h100']['rows_a_rank']} sequences each."),
         lines("efficiency", "Efficiency against ranks: measured here, published and planned", [
             Line(label="in proportion", x=counts, y=[1.0] * len(counts), style="dotted", marks=False, shade=BASE_RATE),
             Line(label="measured, this machine", x=list(measured), y=list(measured.values())),
@@ -182,8 +182,8 @@ def _time_to_train(numbers: Numbers) -> list[str | Drawing]:
               f"{trained['operations'] / 1e12:.0f} trillion operations a step, if every sequence has its full length."),
         points(
             f"**Published**: {trained['days']} days on {trained['on']}, with sequences of 128 tokens in nine steps of ten.",
-            f"**Measured**: in the encoder's step, {several(best, 'rank')} of this machine reached {speed[best] / 1e9:.1f} billion operations "
-            f"a second. At this speed the training takes {here_days:,.0f} days, {here_days / 365:,.0f} years.",
+            f"**Measured**: in the encoder's step, {several(best, 'rank')} of this machine reached {speed[best] / 1e9:.1f} billion "
+            f"operations a second. At this speed the training takes {here_days:,.0f} days, {here_days / 365:,.0f} years.",
             f"**Planned**: {days[first]:.0f} days on {_devices(first)}, and {days[last]:.1f} days on {_devices(last)}, in 32 bits and "
             "without tensor cores."),
         lines("days", "Planned days to train BERT-large against the number of H100s", [
