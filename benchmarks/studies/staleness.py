@@ -99,8 +99,8 @@ def page(numbers: Numbers) -> list[str | Drawing]:
               f"for {several(numbers['epochs'], 'epoch')}, with {numbers['batch_rows']} rows a step, by SGD with rate {numbers['lr']:g}",
               f"and momentum {numbers['momentum']:g}, on {numbers['ranks']} ranks. With `stale_sync` one of them pauses",
               f"{numbers['slower']} times as long as the others before each step, so that its updates are stale. The number after a",
-              "strategy is its `bound` or `every_steps`; *inverse* is `stale_lr: inverse`, which divides the rate of an update by 1 + its staleness",
-              "([how to choose](../how-to/strategies.md))."),
+              "strategy is its `bound` or `every_steps`; *inverse* is `stale_lr: inverse`, which divides the rate of an update by",
+              "1 + its staleness ([how to choose](../how-to/strategies.md))."),
         "## Loss against updates",
         lines("loss", f"Train loss against updates: {_ends(plain)}", [
             Line(label=word, x=each["curve"]["x"], y=each["curve"]["y"], marks=False, style=_style(word)) for word, each in plain.items()],
