@@ -40,14 +40,11 @@ def _cell(folder: Path, rule: str, rows: int, seeds: Sequence[int], epochs: int)
     steps = epochs * -(-TRAIN_ROWS // rows)
     optimizer = {"name": "sgd", "lr": BASE_LR, "schedule": "constant", "warmup_steps": round(WARM_UP * steps) if "warm-up" in rule else 0,
                  **RULES[rule]}
-    found = []
-    for seed in seeds:
-        place = folder / f"{rows}-{rule}-{seed}"
-        config = config_of(place, folder / "dataset", hidden=HIDDEN, num_ranks=1, epochs=epochs, batch_rows=rows, seed=seed,
-                           on_nonfinite="skip", optimizer=optimizer)
-        found.append(trained(config).held_out)
+    configs = [config_of(folder / f"{rows}-{rule}-{seed}", folder / "dataset", hidden=HIDDEN, num_ranks=1, epochs=epochs, batch_rows=rows,
+                         seed=seed, on_nonfinite="skip", optimizer=optimizer) for seed in seeds]
+    found = [trained(config).held_out for config in configs]
     print(f"{rule}, {rows} rows: {[round(each['accuracy'], 4) for each in found]}", flush=True)
-    return {"rule": rule, "rows": rows, "steps": steps, "lr": config.train.optimizer.peak_lr(rows),
+    return {"rule": rule, "rows": rows, "steps": steps, "lr": configs[0].train.optimizer.peak_lr(rows),
             "accuracy": [each["accuracy"] for each in found], "loss": [each["loss"] for each in found]}
 
 

@@ -101,7 +101,7 @@ def page(numbers: Numbers) -> list[str | Drawing]:
     fastest, least = (min(found.values(), key=lambda each: each[key]) for key in ("step_s", "peak_bytes"))
     sent = {name: each["gradient_bytes"] + each["activation_bytes"] for name, each in found.items()}
     fewest, most = min(sent, key=sent.__getitem__), max(sent, key=sent.__getitem__)
-    hidden = numbers["hidden"]
+    hidden, errors = numbers["hidden"], [f"{each['planned_s'] / each['step_s'] - 1:+.0%} (`{name}`)" for name, each in found.items()]
     return [
         prose("The same network can lie on ranks in several ways: as *replicas* that share the rows (data parallelism), as *stages* that",
               "share the layers (pipeline), or as stages of several replicas (hybrid). The result is the same; time, bytes and memory are",
@@ -117,8 +117,8 @@ def page(numbers: Numbers) -> list[str | Drawing]:
               "of its tensor's norm: all layouts compute the same gradient ([how](../explanation/order.md))."),
         prose(f"`{fastest['layout']}` has the shortest step, {fastest['step_s'] / numbers['one']['step_s']:.2f} times that of one rank.",
               f"The machine has {numbers['cores']} cores for {numbers['ranks']} ranks, so no layout can be faster than",
-              f"{1 / numbers['cores']:.2f} times. The planner measures all ranks at once; it does not know that a rank that waits leaves",
-              "its core to the others, so it plans too long a step for stages on such a machine."),
+              f"{1 / numbers['cores']:.2f} times. Planned seconds differ from measured ones by {listed(errors)}. The planner measures all",
+              "ranks at once, and does not know that a rank that waits leaves its core to the others."),
         prose(f"`{fewest}` sends the least, {sent[fewest] / 1e6:.1f} MB a step, `{most}` the most, {sent[most] / 1e6:.1f} MB. Replicas",
               "send their gradients, whatever the batch; stages send what crosses their borders, for each row. These bytes are counted,",
               "not measured: a sum counts as many as a ring sends, though ranks of one host sum through shared memory."),
