@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from sparkring.spark_jobs.reporting.charts.canvas import WIDE, draw, name_axes
 from sparkring.spark_jobs.reporting.charts.palette import BASE_RATE, COMM, DATA, INK, LOGISTIC, NETWORK, WEIGHT_GRADIENT, Shade
 from sparkring.spark_jobs.reporting.charts.svg import as_file
-from sparkring.spark_jobs.reporting.facts.words import compact
+from sparkring.spark_jobs.reporting.facts.words import compact, count
 
 HEIGHT = 340
 SHADES = (NETWORK, LOGISTIC, WEIGHT_GRADIENT, COMM, DATA, INK, BASE_RATE)
@@ -88,7 +88,7 @@ def histograms(name: str, label: str, bars: Mapping[str, Mapping[int, float]], *
         for axes, (title, heights) in zip(places, bars.items(), strict=True):
             axes.grid(visible=False, axis="x")
             axes.bar(list(heights), list(heights.values()), width=0.7, color=NETWORK.light)
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
             axes.set_xlim(-0.6, max(heights) + 0.6)
             name_axes(axes, x=x, y=title)
         places[0].set_ylabel(y)
@@ -123,5 +123,5 @@ def _set(axes: Axes, asked: Axis, *, which: str) -> None:
         axis.set_minor_locator(NullLocator())
     if asked.ticks:
         axis.set_major_locator(FixedLocator(list(asked.ticks)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: count(value) if asked.ticks else compact(value)))
     (axes.set_xlim if which == "x" else axes.set_ylim)(*asked.limits)

@@ -75,7 +75,7 @@ def page(numbers: Numbers) -> list[str | Drawing]:
                 **{rule: f"{accuracy[rule, rows]:.1%}" for rule in rules}} for rows in batches]),
         prose(f"From {batches[0]} to {batches[-1]:,} rows the accuracy falls from {accuracy[rules[0], batches[0]]:.1%} to",
               f"{listed([f'{value:.1%} ({rule})' for rule, value in lowest.items()])}.",
-              "The best rule is", f"{listed([f'{rule!r} with {rows:,} rows' for rows, rule in best.items() if rows > batches[0]])}."),
+              "The best rule is", f"{listed([f'`{rule}` with {rows:,} rows' for rows, rule in best.items() if rows > batches[0]])}."),
         prose(f"The linear rule asks for a rate of {_of(cells, 'linear', batches[-1])['lr']:g} with {batches[-1]:,} rows, the square root",
               f"for {_of(cells, 'square root', batches[-1])['lr']:g}. The linear rule keeps the sum of the steps of an epoch, as long as",
               "the gradient hardly changes from one small step to the next; beyond that a step overshoots, and a warm-up helps only if the",
