@@ -40,7 +40,8 @@ arXiv:1810.04805, appendix A.2."""
 PUBLISHED_DAYS, PUBLISHED_ON = 4, "64 TPU chips"
 DAY_S = 86_400
 H100 = Assumptions(device=device("H100"), link_bytes_s=link_bytes_s("400Gb"), ranks_per_host=8, inside_bytes_s=450e9,
-                   more=("NVLink carries 450 GB/s each way (H100 data sheet, 2022)",))
+                   more=("NVLink carries 450 GB/s each way (H100 data sheet, 2022)",
+                         "activations and the optimizer's state fit: their memory is left out"))
 
 
 def measure(*, ranks: Sequence[int], rounds: int, rows: int, steps: int) -> Numbers:
