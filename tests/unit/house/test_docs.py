@@ -67,7 +67,8 @@ def test_every_command_of_a_page_exists(page: Path) -> None:
     assert isinstance(command, typer.core.TyperGroup)
     wanted = set(re.findall(r"^(?: {4}(?:\$ )?|- .*`|.*`)sparkring ([a-z]+(?:-[a-z]+)*)\b", text, flags=re.MULTILINE))
     assert wanted <= command.commands.keys()
-    assert [name for name in re.findall(r"-m benchmarks\.(\w+)", text) if not (ROOT / "benchmarks" / f"{name}.py").is_file()] == []
+    programs = {path.stem for path in ROOT.glob("benchmarks/*.py")} | {path.parent.name for path in ROOT.glob("benchmarks/*/__main__.py")}
+    assert set(re.findall(r"-m benchmarks\.(\w+)", text)) <= programs
 
 
 def stale_modules(source: str) -> list[str]:
@@ -87,7 +88,8 @@ def test_every_module_that_a_docstring_names_exists() -> None:
 
 def test_every_page_is_in_the_index_and_in_the_site_s_navigation() -> None:
     index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
-    pages = [page for folder in ("tutorial", "how-to", "reference", "explanation") for page in (ROOT / "docs" / folder).glob("*.md")]
+    pages = [page for folder in ("tutorial", "how-to", "reference", "explanation", "studies")
+             for page in (ROOT / "docs" / folder).glob("*.md")]
     assert [named(page) for page in pages if f"({page.relative_to(ROOT / 'docs').as_posix()})" not in index] == []
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     in_site = [*pages, *(ROOT / "docs/adr").glob("*.md")]

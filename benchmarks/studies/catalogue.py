@@ -1,0 +1,8 @@
+"""The studies by name."""
+
+from __future__ import annotations
+
+from benchmarks.studies import large_batches, layouts, scaling, staleness
+from benchmarks.studies.study import Study
+
+STUDIES: dict[str, Study] = {each.STUDY.name: each.STUDY for each in (large_batches, staleness, scaling, layouts)}
