@@ -41,7 +41,7 @@ def _doubled(value: Any) -> Any:
         return {key: _doubled(one) for key, one in value.items()}
     if isinstance(value, list):
         return [_doubled(one) for one in value]
-    return 2 * value if isinstance(value, float) else value
+    return 2 * value if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 @by_study
