@@ -241,7 +241,7 @@ def test_a_text_that_is_too_large_a_number_is_no_number(spark: SparkSession, tmp
 def test_a_query_that_gives_other_rows_each_time_is_refused(
         spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = etl_config(tmp_path)
-    monkeypatch.setattr(seams.PREPARE_ENCODE, lambda rows, fitted: encode(rows.where("row_id > 50"), fitted))
+    monkeypatch.setattr(seams.PREPARE_ENCODE, lambda rows, *args, **kwargs: encode(rows.where("row_id > 50"), *args, **kwargs))
     with pytest.raises(SourceError, match=r"the train split has 588 rows as written and 594 as counted: prepare\.query"):
         prepare(config, spark=spark)
     assert Dataset(config.dataset).versions() == []

@@ -157,6 +157,7 @@ def _train(communicator: Communicator, fault: Fault, meeting: _Meeting) -> dict[
                     if executor.step == fault.step and not executor.fails and fault.kind != "none":
                         communicator.context = replace(context, deadline_s=DEADLINE_S)
                         executor.transport._deadline_s = DEADLINE_S
+                        work.sum_in(communicator.context)
                     losses.append(executor.run(work))
             except PipelineShapeError:
                 if executor.fails:
@@ -173,7 +174,7 @@ def _train(communicator: Communicator, fault: Fault, meeting: _Meeting) -> dict[
     return {"error": "none", "losses": losses}
 
 
-def _open(communicator: Communicator, fault: Fault, meeting: _Meeting, stack: ExitStack) -> tuple[_FaultyExecutor, StepCallbacks]:
+def _open(communicator: Communicator, fault: Fault, meeting: _Meeting, stack: ExitStack) -> tuple[_FaultyExecutor, _Work]:
     mesh, schedule, blocks = fault.mesh, fault.schedule, SkipJob().blocks()
     place = mesh.coordinate(communicator.context.rank)
     bounds = list(pairwise(cut_by_count(len(blocks), schedule.num_chunks)))
@@ -203,6 +204,10 @@ class _Work:
         self._features, self._labels = (torch.randn(ROWS, width, generator=generator, dtype=torch.float64) for width in (4, 2))
         self._ring, self._optimizer = ring, optimizer
         ring.begin()
+
+    def sum_in(self, context: RankContext) -> None:
+        """Sum gradients in this context from now on."""
+        vars(self._ring._reducer)["_context"] = context
 
     def batch(self, micro_batch: int) -> dict[str, Tensor]:
         return {"features": self._features[micro_batch::MICRO_BATCHES]}
