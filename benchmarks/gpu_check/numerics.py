@@ -1,26 +1,28 @@
 """The steps that compare the device with the CPU: gradients of the first step, then the losses and weights of whole runs.
 
     gradients            float64 and float32, every network at once
-    train <network>      1 rank: float64, float32 and bf16; two stages: float64 and float32        each beside the CPU
+    train <network>      its layouts (cases.py), each in its precisions, beside the CPU
                          only if a float32 run is too far: how far rounding moves this network on the CPU, as a fact to judge by
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_check.cases import LANES, NETWORKS, Network, Precision
+from benchmarks.gpu_check.cases import LANES, NETWORKS, ONE_RANK, TWO_STAGES, WHOLE, Layout, Network, Precision
 from benchmarks.gpu_check.compare import BF16_LOSS, LIMITS, Apart, Tensors, distance, farthest, learned, loss_distance, moved, run_limits
 from benchmarks.gpu_check.outcome import Check, Findings
 from benchmarks.gpu_check.ranks import RanksFailed, run_ranks
 
-WHOLE: tuple[Precision, ...] = ("float64", "float32")
-"""The precisions in which device and CPU must agree."""
+CORES_OF_RUN = 4
+"""Runs are made side by side, each with so many cores or with all there are."""
 MOVED_RUNS = 4
 """Runs that measure rounding, beside the plain one: their initial weights are moved by at most one rounding step each."""
 
@@ -106,21 +108,22 @@ def compare_gradients(bench: Bench) -> Findings:
 def compare_training(bench: Bench, network: Network) -> Findings:
     """Runs of one network: each on the device beside its run on the CPU.
 
-    In float64 a run of two stages is compared with that of one rank, since both are exact. In float32 the order of sums alone moves the
+    In float64 a run is compared with that of one rank, since all layouts here are exact. In float32 the order of sums alone moves the
     losses of the image network by 1e-3 within 16 steps, so a run of two stages is compared with the CPU's own of two stages.
     """
-    found, reference = _Collected(), {precision: Run(bench, network, precision, "cpu").train() for precision in WHOLE}
-    in_stages = Run(bench, network, "float32", "cpu", stages=True).train() if network.in_stages else None
-    runs = [Run(bench, network, precision, "device") for precision in (*WHOLE, "bf16")] if network.on_one_rank else []
-    runs += [Run(bench, network, precision, "device", stages=True) for precision in WHOLE] if network.in_stages else []
+    found, reference = _Collected(), {precision: Run(bench, network, precision, "cpu") for precision in WHOLE}
+    in_stages = Run(bench, network, "float32", "cpu", TWO_STAGES)
+    runs = [Run(bench, network, precision, "device", layout) for layout in network.layouts for precision in layout.precisions]
+    errors = _train([*reference.values(), *([in_stages] if TWO_STAGES in network.layouts else []), *runs])
+    for run in (*reference.values(), in_stages):
+        if run in errors:
+            raise errors[run]
     compared = []
     for run in runs:
-        try:
-            run.train()
-        except RanksFailed as error:  # the other runs may still tell something
-            found.fail(run.name, str(error))
+        if run in errors:  # the other runs may still tell something
+            found.fail(run.name, str(errors[run]))
             continue
-        beside = in_stages if in_stages and run.stages and run.precision == "float32" else reference[
+        beside = in_stages if run.layout == TWO_STAGES and run.precision == "float32" else reference[
             "float32" if run.precision == "bf16" else run.precision]
         found.facts |= {f"losses of {run.name}": [round(loss, 6) for loss in run.losses], f"peak MB of {run.name}": run.peak_mb}
         compared.append((run, run.apart(beside)))
@@ -138,6 +141,22 @@ def compare_training(bench: Bench, network: Network) -> Findings:
     return found.findings()
 
 
+def _train(runs: Iterable[Run]) -> dict[Run, RanksFailed]:
+    """Train runs side by side, as many as have their cores; returns the errors of those that failed."""
+    cores, errors = len(os.sched_getaffinity(0)), dict[Run, RanksFailed]()
+    at_once = max(1, cores // CORES_OF_RUN)
+
+    def train(run: Run) -> None:
+        try:
+            run.train(cores=cores // at_once)
+        except RanksFailed as error:
+            errors[run] = error
+
+    with ThreadPoolExecutor(at_once) as threads:
+        list(threads.map(train, runs))
+    return errors
+
+
 def rounding(bench: Bench, network: Network, exact: Run, plain: Run) -> Apart:
     """How far rounding takes a network's run on the CPU, at most: the farthest of several float32 runs from the one in float64.
 
@@ -147,35 +166,37 @@ def rounding(bench: Bench, network: Network, exact: Run, plain: Run) -> Apart:
         exact: The run in float64.
         plain: The run in float32. The others differ from it in their initial weights, by one rounding step.
     """
-    runs = [plain, *(Run(bench, network, "float32", "cpu", moved=seed).train() for seed in range(1, MOVED_RUNS + 1))]
-    return farthest([run.apart(exact) for run in runs])
+    runs = [Run(bench, network, "float32", "cpu", moved=seed) for seed in range(1, MOVED_RUNS + 1)]
+    for error in _train(runs).values():
+        raise error
+    return farthest([run.apart(exact) for run in (plain, *runs)])
 
 
 class Run:
     """One run of a network, in a folder of its own."""
 
-    def __init__(self, bench: Bench, network: Network, precision: Precision, side: str, *, stages: bool = False, moved: int = 0) -> None:
+    def __init__(self, bench: Bench, network: Network, precision: Precision, side: str, layout: Layout = ONE_RANK, *,
+                 moved: int = 0) -> None:
         """``moved``: the seed of the rounding steps that its initial weights are moved by; 0 for none."""
-        self._bench, self._network, self.precision, self._side, self.stages, self._moved = bench, network, precision, side, stages, moved
-        self.name = f"{precision}, {'two stages' if stages else 'one rank'}"
+        self._bench, self._network, self.precision, self._side, self.layout, self._moved = bench, network, precision, side, layout, moved
+        self.name = f"{precision}, {layout.name}"
         self.losses: list[float] = []
         self.peak_mb: list[int] = []
         """Of each rank."""
-        layout = "stages" if stages else "rank"
-        self._folder = bench.work / "runs" / _key(network, precision) / (f"{side}-{layout}" + (f"-moved-{moved}" if moved else ""))
+        folder = f"{side}-{layout.name.replace(' ', '-')}" + (f"-moved-{moved}" if moved else "")
+        self._folder = bench.work / "runs" / _key(network, precision) / folder
 
-    def train(self) -> Run:
-        """Train it from the start."""
+    def train(self, *, cores: int) -> None:
+        """Train it from the start; its ranks share so many cores."""
         from sparkring.pipelines.training.events.writer import read_events
 
         bench, network, folder = self._bench, self._network, self._fresh()
-        overrides = network.overrides(self.precision, stages=self.stages) + (self._given() if self._moved else [])
+        overrides = network.overrides(self.precision, self.layout) + (self._given() if self._moved else [])
         job = bench.job(network.config, network.data, overrides, folder / "run")
-        answers = run_ranks("train", {"job": job}, num_ranks=2 if self.stages else 1, folder=folder, deadline_s=bench.remaining_s(),
-                            device=bench.device if self._side == "device" else "cpu")
+        answers = run_ranks("train", {"job": job}, num_ranks=self.layout.num_ranks, cores=cores, folder=folder,
+                            deadline_s=bench.remaining_s(), device=bench.device if self._side == "device" else "cpu")
         self.losses = [record["loss"] for record in read_events(str(folder / "run")) if (record["event"], record["rank"]) == ("step", 0)]
         self.peak_mb = [round(answer["peak_mb"]) for answer in answers]
-        return self
 
     def apart(self, other: Run) -> Apart:
         """How far it is from another run of the network."""

@@ -29,7 +29,7 @@ class RanksFailed(RuntimeError):
 
 
 def run_ranks(work: Work, arguments: Mapping[str, Any], *, num_ranks: int = 1, device: str, folder: Path, deadline_s: float,
-              extra: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+              cores: int | None = None, extra: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """Start ranks on this machine, wait for them, and return their answers by rank.
 
     Args:
@@ -39,6 +39,7 @@ def run_ranks(work: Work, arguments: Mapping[str, Any], *, num_ranks: int = 1, d
         device: ``cpu`` or ``cuda``.
         folder: For orders, answers and logs; it may be there from an earlier try.
         deadline_s: Seconds until the ranks are ended.
+        cores: Cores that they share; by default all of the machine.
         extra: Further variables of their environment.
     Raises:
         RanksFailed: with the last lines of the first rank that failed.
@@ -58,7 +59,7 @@ def run_ranks(work: Work, arguments: Mapping[str, Any], *, num_ranks: int = 1, d
                 "rank": rank, "hosts": [0] * num_ranks, "device": "cuda:0" if device == "cuda" else "cpu", "token": token,
                 "deadline_s": 60.0, "shared_memory": True}}
             (folder / f"order-{rank}.json").write_text(json.dumps(order), encoding="utf-8")
-            environment = _environment(rank, num_ranks, device=device, server=server) | dict(extra or {})
+            environment = _environment(rank, num_ranks, cores=cores, device=device, server=server) | dict(extra or {})
             with (folder / f"log-{rank}.txt").open("wb") as log:
                 running.append(subprocess.Popen(
                     [sys.executable, "-P", "-m", "benchmarks.gpu_check.rank", str(folder / f"order-{rank}.json")],
@@ -92,12 +93,12 @@ def _tail(folder: Path, rank: int) -> str:
     return "\n".join((folder / f"log-{rank}.txt").read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])
 
 
-def _environment(rank: int, num_ranks: int, *, device: str, server: Any) -> dict[str, str]:
+def _environment(rank: int, num_ranks: int, *, cores: int | None, device: str, server: Any) -> dict[str, str]:
     from sparkring.spark_jobs.launch.meeting.hosts import RankPlacement
     from sparkring.spark_jobs.launch.meeting.rendezvous import rendezvous_address
     from sparkring.spark_jobs.launch.rank import environment
 
-    deadline_s, cores = 60.0, len(os.sched_getaffinity(0))
+    deadline_s, cores = 60.0, cores or len(os.sched_getaffinity(0))
     first_gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     placement = RankPlacement(rank=rank, hosts=(0,) * num_ranks)
     return environment.defaults(deadline_s) | os.environ | environment.settings(

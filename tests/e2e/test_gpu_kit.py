@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from benchmarks.gpu_check.cases import NETWORKS, SPEED
+from benchmarks.gpu_check.cases import NETWORKS, SPEED, WHOLE
 from benchmarks.gpu_check.numerics import Bench, Run, compare_gradients, rounding
 from tests.support.linked_packages import link_packages, normalised
 
@@ -126,7 +126,10 @@ def test_rounding_is_measured_by_runs_from_weights_moved_by_one_step(kit: Path, 
     bench = Bench(kit=kit, work=tmp_path, device="cpu", remaining_s=lambda: 600.0)
     compare_gradients(bench)  # which also notes the initial weights
     (network,) = (network for network in NETWORKS if network.name == "image, batch norm")
-    exact, plain = (Run(bench, network, precision, "cpu").train() for precision in ("float64", "float32"))
+    exact, plain = (Run(bench, network, precision, "cpu") for precision in WHOLE)
+    moved = Run(bench, network, "float32", "cpu", moved=1)
+    for run in (exact, plain, moved):
+        run.train(cores=2)
     found = rounding(bench, network, exact, plain)
     assert 1e-6 < plain.apart(exact).loss <= found.loss < 1e-2
-    assert Run(bench, network, "float32", "cpu", moved=1).train().losses != plain.losses
+    assert moved.losses != plain.losses

@@ -18,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from benchmarks.gpu_check import cases
 from benchmarks.gpu_check.__main__ import Step, _Kept, _outcomes, to_come
-from benchmarks.gpu_check.cases import NETWORKS, SPEED, Network
+from benchmarks.gpu_check.cases import LOCAL_SGD, NETWORKS, ONE_RANK, SERVED, SPEED, TWO_STAGES, Network
 from benchmarks.gpu_check.compare import LIMITS, Apart, distance, farthest, learned, loss_distance, moved, run_limits
 from benchmarks.gpu_check.install import StepFailed, require_whole_kit
 from benchmarks.gpu_check.outcome import Check, Findings, Outcome, all_passed
@@ -27,6 +28,7 @@ from benchmarks.gpu_check.report import document, page
 from benchmarks.gpu_check.speed import checkpoints, rates
 from sparkring.conf.loading import load_config
 from sparkring.conf.schema import Config
+from sparkring.conf.schema.strategy import ExactConfig, LocalSgdConfig, StaleSyncConfig
 from sparkring.models.build import Shapes, build_model, list_blocks
 from sparkring.models.losses import next_token_loss_sum
 from sparkring.pipelines.training.job.layout import Layout
@@ -36,8 +38,8 @@ SHAPES = {"tabular": Shapes(num_numeric=3, cardinalities=(4,)), "image": Shapes(
           "text": Shapes(length=16, vocabulary=32)}
 
 
-def config_of(network: Network, *, stages: bool = False) -> Config:
-    return load_config(network.config, network.overrides("float32", stages=stages))
+def config_of(network: Network, layout: cases.Layout = ONE_RANK) -> Config:
+    return load_config(network.config, network.overrides("float32", layout))
 
 
 def gradient(model: nn.Module, dtype: torch.dtype) -> dict[str, NDArray[Any]]:
@@ -124,29 +126,36 @@ def test_every_shipped_network_is_compared_and_measured_with_its_shipped_sizes()
     models = [config_of(network).model for network in NETWORKS]
     kinds = {path.stem for path in (ROOT / "conf/base").iterdir()}
     assert {network.config for network in NETWORKS} == {case.config for case in SPEED} == {f"base/{kind}" for kind in kinds}
-    assert {(model.kind, getattr(model, "norm", None), getattr(model, "tied", None)) for model in models} == {
-        ("tabular", None, None), ("image", "group", None), ("image", "batch", None), ("text", None, True), ("text", None, False)}
+    assert {(model.kind, model.network, getattr(model, "norm", None), getattr(model, "tied", None)) for model in models} == {
+        ("tabular", None, None, None), ("image", None, "group", None), ("image", None, "batch", None), ("image", "lenet5", "group", None),
+        ("image", "inception", "group", None), ("text", None, None, True), ("text", None, None, False)}
     for network in NETWORKS:
         model, shipped = config_of(network).model, load_config(network.config).model
         unlike = {name for name in type(model).model_fields if getattr(model, name) != getattr(shipped, name)}
-        assert unlike <= {"dropout", "norm", "tied"}, network.name
+        assert unlike <= {"dropout", "norm", "tied"} | ({"network", "widths"} if model.network else set()), network.name
     for case in SPEED:
         for device in ("cpu", "cuda"):
             assert load_config(case.config, case.overrides(device)).train.num_ranks == 1
 
 
-@pytest.mark.parametrize("network", [network for network in NETWORKS if network.in_stages], ids=lambda network: network.name)
+@pytest.mark.parametrize("network", [network for network in NETWORKS if TWO_STAGES in network.layouts], ids=lambda network: network.name)
 def test_two_stages_on_one_device_share_nothing_that_nccl_would_sum(network: Network) -> None:
-    config = config_of(network, stages=True)
+    config = config_of(network, TWO_STAGES)
     layout = Layout.of(config.train, list_blocks(config.model, SHAPES[config.model.kind]))
     assert (layout.mesh.replicas, layout.tied, layout.transport) == ((1, 1), {}, "sidecar")
 
 
 def test_tied_weights_in_two_stages_would_be_summed_by_nccl() -> None:
     """The control: the network that the check does not cut."""
-    (tied,) = (network for network in NETWORKS if not network.in_stages)
-    config = config_of(tied, stages=True)
+    (tied,) = (network for network in NETWORKS if TWO_STAGES not in network.layouts)
+    config = config_of(tied, TWO_STAGES)
     assert Layout.of(config.train, list_blocks(config.model, SHAPES["text"])).tied != {}
+
+
+def test_every_strategy_is_compared_as_it_equals_exact_training() -> None:
+    trained = {config_of(network, layout).train.strategy for network in NETWORKS for layout in network.layouts}
+    assert trained == {ExactConfig(), LocalSgdConfig(every_steps=1), StaleSyncConfig(bound=0, servers=1)}
+    assert {LOCAL_SGD, SERVED} <= {layout for network in NETWORKS for layout in network.layouts}
 
 
 def step_record(epoch: int, step: int, time: float, data_s: float) -> dict[str, Any]:
