@@ -83,7 +83,7 @@ NETWORKS = (
     Network(name="LeNet-5", config="base/fashion-mnist", data="images",
             settings=("train.batch_rows=128", "model.network=lenet5", _NO_WIDTHS, "model.dropout=0")),
     Network(name="inception", config="base/fashion-mnist", data="images",
-            settings=("train.batch_rows=128", "model.network=inception", _NO_WIDTHS)),
+            settings=("train.batch_rows=128", "model.network=inception", _NO_WIDTHS, "train.parallel.micro_batches=8")),
     # Two stages would sum the gradient of the tied matrix over two ranks on one GPU, which NCCL refuses.
     Network(name="text", config="base/python-text", data="text", settings=("train.batch_rows=32",), layouts=(ONE_RANK,)),
     Network(name="text, untied", config="base/python-text", data="text", settings=("train.batch_rows=32", "model.tied=false"),
