@@ -38,11 +38,12 @@ Seconds = Mapping[str, Sequence[float]]
 """Of each side in each round."""
 
 
-def _measured(made: Sequence[Host], size: int, rounds: int, *, per_host: int, port: int) -> Seconds:
-    """Seconds of a sum on the slowest rank."""
-    found = run_on_hosts(made, "benchmarks.support.sums_rank:measure", size, list(SIDES), rounds, f"{made[0].address}:{port}",
+def measured(made: Sequence[Host], size: int, rounds: int, *, per_host: int = 1, port: int = FIRST_PORT,
+             sides: Sequence[str] = SIDES) -> Seconds:
+    """Seconds of a sum of ``size`` bytes on the slowest rank."""
+    found = run_on_hosts(made, "benchmarks.support.sums_rank:measure", size, list(sides), rounds, f"{made[0].address}:{port}",
                          ranks_per_host=per_host)
-    return {side: [max(each) for each in zip(*(rank[side] for rank in found), strict=True)] for side in SIDES}
+    return {side: [max(each) for each in zip(*(rank[side] for rank in found), strict=True)] for side in sides}
 
 
 def _ratio(seconds: Seconds, side: str, peer: str) -> float:
@@ -66,7 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, hosts(Path(folder), "alpha", "beta", "gamma", "delta") as made:
         for layout, (num_hosts, per_host) in LAYOUTS.items():
             for size in SIZES:
-                seconds = _measured(made[:num_hosts], size, options.rounds, per_host=per_host, port=FIRST_PORT + len(found))
+                seconds = measured(made[:num_hosts], size, options.rounds, per_host=per_host, port=FIRST_PORT + len(found))
                 found[layout, size] = seconds
                 print(f"{layout}, {size / KB:g} KB: " + ", ".join(
                     f"{side} {statistics.median(seconds[side]) * 1e3:.3g} ms" for side in SIDES), flush=True)

@@ -25,11 +25,12 @@ def measure(context: RankContext, size: int, sides: Sequence[str], rounds: int, 
         size: Bytes of the buffer.
         sides: ``torch``, and values of ``train.ring.allreduce``.
         rounds: Rounds, after one to warm up.
-        meet: Address and port at which torch's ranks meet.
+        meet: Address and port at which torch's ranks meet, if it is among the sides.
     """
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", init_method=f"tcp://{meet}", rank=context.rank, world_size=context.size)
+    if TORCH in sides:
+        dist.init_process_group("gloo", init_method=f"tcp://{meet}", rank=context.rank, world_size=context.size)
     buffer, device = torch.zeros(size // 4), torch.device("cpu")
     repeats = max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // size))
     with Communicator(context) as communicator:
@@ -47,8 +48,9 @@ def measure(context: RankContext, size: int, sides: Sequence[str], rounds: int, 
                 found[side].append((time.perf_counter() - began) / repeats)
         for reducer in reducers.values():
             reducer.close()
-    dist.barrier()
-    dist.destroy_process_group()
+    if TORCH in sides:
+        dist.barrier()
+        dist.destroy_process_group()
     return {side: seconds[1:] for side, seconds in found.items()}
 
 
