@@ -2,7 +2,7 @@
 
     measured     milliseconds of a sum between hosts that are network namespaces of this machine, each with one rank and a link of
                  limited rate (benchmarks/collectives.py); needs root
-    planned      the seconds by which ``train.ring.allreduce: auto`` chooses, for more hosts than this machine can be
+    planned      seconds of messages and bytes, for more hosts than this machine can be
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from benchmarks.studies.charts import Axis, Drawing, Line, lines
 from benchmarks.studies.markdown import listed, points, prose, table
 from benchmarks.studies.study import Numbers, Study
 from harness.hosts import hosts
-from sparkring.pipelines.parallel.allreduce.costs import LinkCost, Way
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 
 WAYS = {"ring": "ring", "tree": "tree", "auto": "chosen by cost"}
 """Values of ``train.ring.allreduce``, and their lines."""
-ASSUMED = LinkCost(message_s=30e-6, byte_s=1 / 1.25e9, add_byte_s=1 / 10e9)
-"""Of the planned hosts: 30 us a message, links of 10 Gb/s, and 10 GB/s of additions."""
+MESSAGE_S, BYTES_S = 30e-6, 1.25e9
+"""Of the planned hosts: seconds of a message, and bytes a second of a link, 10 Gb/s."""
 BUCKET = 25 * MB
 """Bytes of the larger planned buffer: a bucket of gradients, as PyTorch's DDP has them."""
 MOST_HOSTS = 512
@@ -44,16 +43,14 @@ def measure(*, counts: Sequence[int], sizes: Sequence[int], rounds: int, mbit: f
                 seconds = measured(made[:count], size, rounds, sides=list(WAYS))
                 found[count][size] = {way: statistics.median(seconds[way]) for way in WAYS}
                 print(f"{count} hosts, {_size(size)}: {found[count][size]}", flush=True)
-    return {"mbit": mbit, "seconds": found, "assumed": {"message_s": ASSUMED.message_s, "bytes_s": 1 / ASSUMED.byte_s,
-                                                        "add_bytes_s": 1 / ASSUMED.add_byte_s},
+    return {"mbit": mbit, "seconds": found, "assumed": {"message_s": MESSAGE_S, "bytes_s": BYTES_S},
             "planned": {size: {count: _planned(size, count) for count in _powers()} for size in (KB, BUCKET)}}
 
 
 def _planned(size: int, count: int) -> dict[str, float]:
-    """Seconds by the arithmetic of ``auto``; the tree is the better of its two kinds."""
-    places = list(range(count))
-    return {"ring": Way("ring").seconds(size, places, ASSUMED),
-            "tree": min(Way("halving").seconds(size, places, ASSUMED), Way("doubling").seconds(size, places, ASSUMED))}
+    """Seconds on a power of two of hosts; the tree is the better of its two kinds. Source: Thakur and others 2005, section 4.5."""
+    levels, most = count.bit_length() - 1, 2 * size * (count - 1) / count / BYTES_S
+    return {"ring": 2 * (count - 1) * MESSAGE_S + most, "tree": min(2 * levels * MESSAGE_S + most, levels * (MESSAGE_S + size / BYTES_S))}
 
 
 def _powers() -> list[int]:
@@ -89,7 +86,7 @@ def _measured_part(numbers: Numbers) -> list[str | Drawing]:
         _picture("small", f"Milliseconds of a sum of {_size(small)} against hosts", found, small),
         _picture("large", f"Milliseconds of a sum of {_size(large)} against hosts", found, large),
         table(rows),
-        prose("`train.ring.allreduce: auto` measures the link when the ring opens and chooses for each buffer. Here its choice took at",
+        prose("`train.ring.allreduce: auto` times the ways when the ring opens and chooses for each buffer. Here its choice took at",
               f"most {worst:.2f} times as long as the better of ring and tree.")]
 
 
@@ -108,9 +105,9 @@ def _planned_part(numbers: Numbers) -> list[str | Drawing]:
     ratio = {size: planned[size][last]["ring"] / planned[size][last]["tree"] for size in (small, large)}
     return [
         "## Planned",
-        prose("The same arithmetic for more hosts. It is **not measured**: no such cluster was used. It assumes",
-              f"{assumed['message_s'] * 1e6:.0f} us a message, links of {assumed['bytes_s'] * 8 / 1e9:.0f} Gb/s that do not slow each",
-              f"other, and additions at {assumed['add_bytes_s'] / 1e9:.0f} GB/s."),
+        prose("Arithmetic of messages and bytes, for more hosts. It is **not measured**: no such cluster was used. It assumes",
+              f"{assumed['message_s'] * 1e6:.0f} us a message, and links of {assumed['bytes_s'] * 8 / 1e9:.0f} Gb/s that lose no packets,",
+              "whoever sends to whom: the ring's advantage above is not in it."),
         lines("planned", "Planned milliseconds of a sum against hosts, by size and way", [
             Line(label=f"{way}, {_size(size)}", x=counts, y=[1e3 * planned[size][count][way] for count in counts],
                  style="dashed" if way == "tree" else "line", marks=False)

@@ -1,18 +1,18 @@
-"""Opens sums by sockets: connects the ranks, measures their link, and chooses each buffer's way by what it costs."""
+"""Opens sums by sockets: connects the ranks, measures what each way costs, and chooses the cheapest for each buffer."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from sparkring.conf.schema import RingConfig
+from sparkring.conf.schema import RingConfig, WireType
 from sparkring.pipelines.parallel.allreduce.between import Awaited
-from sparkring.pipelines.parallel.allreduce.costs import LinkCost, Way, cheapest, ways
-from sparkring.pipelines.parallel.allreduce.error_feedback import ErrorFeedback, feedback_of
+from sparkring.pipelines.parallel.allreduce.costs import Cost, Way, cheapest, ways
+from sparkring.pipelines.parallel.allreduce.error_feedback import feedback_of
 from sparkring.pipelines.parallel.allreduce.exchange import Exchange
-from sparkring.pipelines.parallel.allreduce.link_cost import MEASURED, measure_link
+from sparkring.pipelines.parallel.allreduce.measured_costs import measure_costs
 from sparkring.pipelines.parallel.allreduce.socket_sums import SocketSums
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.mesh import Ranks
@@ -37,40 +37,41 @@ def open_socket_sums(communicator: Communicator, sizes: Sequence[int], dtype: to
     context = communicator.context
     hosts = [context.hosts[rank] for rank in ranks]
     place = ranks.index(context.rank) if context.rank in ranks and len(ranks) > 1 else None
-    exchange = _connect(communicator, ranks, place, [*ways(ring.allreduce, hosts, rounds_once=False), MEASURED])
-    link = measure_link(communicator, exchange, ranks)
+    feedback = [feedback_of(ring.wire, size) for size in sizes]
+    among = ways(ring.allreduce, hosts, rounds_once=ring.wire != "exact")
+    exchange = _connect(communicator, ranks, place, among)
+    costs = measure_costs(communicator, exchange, ranks, among)
     if len(ranks) == 1:
         return None, "one rank"
-    feedback = [feedback_of(ring.wire, size) for size in sizes]
-    chosen = [_cheapest(ring, hosts, link, size, dtype, kept) for size, kept in zip(sizes, feedback, strict=True)]
-    description = describe(chosen, [size * dtype.itemsize for size in sizes], len(ranks), link, ring)
+    sent = [size * (dtype.itemsize if kept is None else kept.dtype.itemsize) for size, kept in zip(sizes, feedback, strict=True)]
+    chosen = [cheapest(costs, num_bytes) for num_bytes in sent]
+    description = describe(chosen, [size * dtype.itemsize for size in sizes], len(ranks), costs, wire=ring.wire)
     if exchange is None or place is None:
         return None, description
     plan = [way.rounds(place, hosts, size) for way, size in zip(chosen, sizes, strict=True)]
     return SocketSums(exchange, plan, feedback), description
 
 
-def describe(chosen: Sequence[Way], num_bytes: Sequence[int], count: int, link: LinkCost, ring: RingConfig) -> str:
-    """The ways in words: which is taken for how many buffers, of up to which size, and why.
+def describe(chosen: Sequence[Way], num_bytes: Sequence[int], count: int, costs: Mapping[Way, Cost], *,
+             wire: WireType) -> str:
+    """The ways in words: which is taken for how many buffers, of up to which size, and what it costs.
 
     Args:
         chosen: The way of each buffer.
         num_bytes: Its bytes.
         count: Ranks that sum, more than one.
-        link: What decided.
-        ring: Its ``wire``.
+        costs: What decided.
+        wire: Of ``train.ring``.
     """
     largest = {way: max(each for one, each in zip(chosen, num_bytes, strict=True) if one == way) for way in chosen}
-    parts = [f"{way} for {chosen.count(way)} of up to {largest[way] / 1e6:.2g} MB" for way in sorted(largest, key=largest.__getitem__)]
-    speed = f", {1 / link.byte_s / 1e6:.0f} MB/s" if link.byte_s else ""
-    wire = "" if ring.wire == "exact" else f"; {ring.wire} with error feedback, not exact"
-    return f"{count} ranks by sockets, buffers: {', '.join(parts)} ({link.message_s * 1e3:.2g} ms a message{speed}){wire}"
+    parts = [f"{way} for {chosen.count(way)} of up to {largest[way] / 1e6:.2g} MB ({_speed(costs[way])})"
+             for way in sorted(largest, key=largest.__getitem__)]
+    rounded = "" if wire == "exact" else f"; {wire} with error feedback, not exact"
+    return f"{count} ranks by sockets, buffers: {', '.join(parts)}{rounded}"
 
 
-def _cheapest(ring: RingConfig, hosts: Sequence[int], link: LinkCost, size: int, dtype: torch.dtype, kept: ErrorFeedback | None) -> Way:
-    """The way of a buffer of ``size`` elements."""
-    itemsize = dtype.itemsize if kept is None else kept.dtype.itemsize
-    return cheapest(ways(ring.allreduce, hosts, rounds_once=kept is not None), size * itemsize, hosts, link)
+def _speed(cost: Cost) -> str:
+    return f"{cost.start_s * 1e3:.2g} ms" + (f" and {1 / cost.byte_s / 1e6:.0f} MB/s" if cost.byte_s else "")
 
 
 def _connect(communicator: Communicator, ranks: Ranks, place: int | None, among: Sequence[Way]) -> Exchange | None:
