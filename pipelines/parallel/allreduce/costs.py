@@ -1,6 +1,6 @@
 """The cheapest way to sum a buffer between ranks, by its size and what the ways cost. Pure.
 
-    seconds of a sum = start_s + byte_s x bytes          for each way, measured at two sizes (measured_costs.py)
+    seconds of a sum         lines between the sizes at which a way was timed (measured_costs.py), the last one extended
 
 Few bytes: the way with the fewest messages, doubling. Many: one that sends each byte twice, ring or halving. How these compare depends on
 the number of ranks (where it is no power of two, halving first sends whole buffers), on ranks that share a host's link, and on the network:
@@ -11,6 +11,7 @@ Source: Thakur, Rabenseifner and Gropp 2005, sections 2 and 4.5 (the ways; they 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -45,21 +46,26 @@ class Way:
 class Cost:
     """What a way costs."""
 
-    start_s: float
-    """Seconds of a sum without bytes."""
-    byte_s: float
-    """Seconds of each byte of the buffer."""
+    timed: Mapping[int, float]
+    """By bytes of a sum, ascending, its seconds; of two sizes at least."""
 
-    @classmethod
-    def through(cls, seconds: Mapping[int, float]) -> Cost:
-        """The line through the seconds of two sizes in bytes; never below zero."""
-        (small, few_s), (large, many_s) = sorted(seconds.items())
-        byte_s = max(0.0, (many_s - few_s) / (large - small))
-        return cls(max(0.0, few_s - byte_s * small), byte_s)
+    @property
+    def start_s(self) -> float:
+        """Seconds of a sum of few bytes."""
+        return next(iter(self.timed.values()))
+
+    @property
+    def bytes_s(self) -> float:
+        """Bytes a second of the largest sum."""
+        num_bytes, seconds = list(self.timed.items())[-1]
+        return num_bytes / seconds
 
     def seconds(self, num_bytes: float) -> float:
         """Of a sum."""
-        return self.start_s + self.byte_s * num_bytes
+        points = list(self.timed.items())
+        place = min(max(1, bisect_left(list(self.timed), num_bytes)), len(points) - 1)
+        (small, few_s), (large, many_s) = points[place - 1:place + 1]
+        return few_s + max(0.0, many_s - few_s) * max(0.0, (num_bytes - small) / (large - small))
 
 
 def ways(allreduce: Allreduce, hosts: Sequence[int], *, rounds_once: bool) -> list[Way]:

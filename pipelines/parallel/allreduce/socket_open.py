@@ -40,10 +40,10 @@ def open_socket_sums(communicator: Communicator, sizes: Sequence[int], dtype: to
     feedback = [feedback_of(ring.wire, size) for size in sizes]
     among = ways(ring.allreduce, hosts, rounds_once=ring.wire != "exact")
     exchange = _connect(communicator, ranks, place, among)
-    costs = measure_costs(communicator, exchange, ranks, among)
+    sent = [size * (dtype.itemsize if kept is None else kept.dtype.itemsize) for size, kept in zip(sizes, feedback, strict=True)]
+    costs = measure_costs(communicator, exchange, ranks, among, largest=max(sent, default=0))
     if len(ranks) == 1:
         return None, "one rank"
-    sent = [size * (dtype.itemsize if kept is None else kept.dtype.itemsize) for size, kept in zip(sizes, feedback, strict=True)]
     chosen = [cheapest(costs, num_bytes) for num_bytes in sent]
     description = describe(chosen, [size * dtype.itemsize for size in sizes], len(ranks), costs, wire=ring.wire)
     if exchange is None or place is None:
@@ -71,7 +71,7 @@ def describe(chosen: Sequence[Way], num_bytes: Sequence[int], count: int, costs:
 
 
 def _speed(cost: Cost) -> str:
-    return f"{cost.start_s * 1e3:.2g} ms" + (f" and {1 / cost.byte_s / 1e6:.0f} MB/s" if cost.byte_s else "")
+    return f"{cost.start_s * 1e3:.2g} ms, {cost.bytes_s / 1e6:.0f} MB/s"
 
 
 def _connect(communicator: Communicator, ranks: Ranks, place: int | None, among: Sequence[Way]) -> Exchange | None:
