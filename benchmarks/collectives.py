@@ -25,8 +25,8 @@ from harness.hosts import Host, hosts, why_no_hosts
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 
 KB, MB = 1 << 10, 1 << 20
-SIZES = (KB, 16 * KB, 256 * KB, 4 * MB, 64 * MB)
-ROUNDS = 9
+ROUNDS = {KB: 60, 16 * KB: 60, 256 * KB: 60, 4 * MB: 25, 64 * MB: 9}
+"""By size: short sums vary more from round to round."""
 OURS = ("ring", "tree", "two_level")
 SIDES = (*OURS, "auto", "horovod", "torch")
 LAYOUTS = {"2 hosts": (2, 1), "4 hosts": (4, 1), "2 hosts of 2 ranks": (2, 2)}
@@ -57,7 +57,7 @@ def _best(seconds: Seconds) -> str:
 def main() -> None:
     """Measure all layouts and sizes; print the table and the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=int, help="of every size; default more of small ones")
     options = parser.parse_args()
     reason = why_no_hosts()
     if reason:
@@ -66,14 +66,14 @@ def main() -> None:
     found: dict[tuple[str, int], Seconds] = {}
     with tempfile.TemporaryDirectory() as folder, hosts(Path(folder), "alpha", "beta", "gamma", "delta") as made:
         for layout, (num_hosts, per_host) in LAYOUTS.items():
-            for size in SIZES:
-                seconds = measured(made[:num_hosts], size, options.rounds, per_host=per_host, port=FIRST_PORT + len(found))
+            for size, rounds in ROUNDS.items():
+                seconds = measured(made[:num_hosts], size, options.rounds or rounds, per_host=per_host, port=FIRST_PORT + len(found))
                 found[layout, size] = seconds
                 print(f"{layout}, {size / KB:g} KB: " + ", ".join(
                     f"{side} {statistics.median(seconds[side]) * 1e3:.3g} ms" for side in SIDES), flush=True)
     apart, shared = ([(size, seconds) for (layout, size), seconds in found.items() if (LAYOUTS[layout][1] == 1) == alone]
                      for alone in (True, False))
-    largest, smallest = ([seconds for size, seconds in apart if size == wanted] for wanted in (SIZES[-1], SIZES[0]))
+    largest, smallest = ([seconds for size, seconds in apart if size == wanted] for wanted in (max(ROUNDS), min(ROUNDS)))
     print_result(
         [{"layout": layout, "KB": f"{size / KB:g}", **{side: f"{statistics.median(seconds[side]) * 1e3:.3g}" for side in SIDES}}
          for (layout, size), seconds in found.items()],
