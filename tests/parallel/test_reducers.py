@@ -98,6 +98,28 @@ def test_every_way_between_hosts_sums_exactly(hosts: tuple[int, ...], shared: bo
     assert two_levels.startswith("shared memory, ") == (shared and len(set(hosts)) < len(hosts))
 
 
+def _in_groups(context: RankContext, groups: list[list[int]]) -> tuple[str, bool]:
+    """How the rank's group sums more than 1 MB, and whether the sum is right."""
+    group = next(tuple(group) for group in groups if context.rank in group)
+    with Communicator(context) as communicator:
+        reducer = open_gradient_reducer(communicator, [150_000], torch.float64, device=torch.device("cpu"), group=group,
+                                        ring=RingConfig(allreduce="auto"))
+        reducer.buffers[0].fill_(context.rank + 1)
+        reducer.ready(0)
+        reducer.finish()
+        right = bool((reducer.buffers[0] == sum(rank + 1 for rank in group)).all())
+        reducer.close()
+        return reducer.description.partition(",")[0], right
+
+
+@pytest.mark.parallel
+@pytest.mark.parametrize(("hosts", "groups", "ways"), [
+    pytest.param((0, 0, 1), [[0, 1], [2]], ["shared memory", "shared memory", "one rank"], id="a host each: nothing to sum between them"),
+    pytest.param((0, 1, 1, 2), [[0, 1, 3], [2]], ["3 ranks by sockets"] * 2 + ["one rank", "3 ranks by sockets"], id="some time ways")])
+def test_groups_of_one_ring_sum_between_hosts_each_as_it_needs(hosts: tuple[int, ...], groups: list[list[int]], ways: list[str]) -> None:
+    assert run_on_ranks(len(hosts), _in_groups, groups, hosts=hosts) == [(way, True) for way in ways]
+
+
 @pytest.mark.parallel
 def test_one_host_sums_through_memory_whatever_is_said_about_hosts() -> None:
     assert {description for found in run_on_ranks(2, _by_sockets, WAYS) for description, _ in found} == {"shared memory"}

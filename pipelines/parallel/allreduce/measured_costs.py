@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -19,7 +19,7 @@ REPETITIONS = {1 << 10: 15, 1 << 15: 15, 1 << 20: 7, 1 << 23: 3}
 ALWAYS = 2
 """So many of these sizes are timed in any case, to make a line."""
 LONGEST_S = 0.1
-"""A size is not timed if a way would take longer: on so slow a link the bytes decide, and the sizes before tell what they cost."""
+"""A size is not timed if its bytes would take a way longer: on so slow a link the sizes before tell what bytes cost."""
 
 
 def measure_costs(communicator: Communicator, exchange: Exchange | None, ranks: Ranks, among: Sequence[Way], *,
@@ -31,21 +31,27 @@ def measure_costs(communicator: Communicator, exchange: Exchange | None, ranks: 
         exchange: This rank's connections; None if it does not sum.
         ranks: Those that sum together.
         among: The ways.
-        largest: Bytes of the largest buffer; larger sums are not timed.
+        largest: Bytes of the largest buffer; larger sums are not timed, but for ``ALWAYS``.
     Returns:
-        By way; nothing if one rank sums alone.
+        By way; nothing where there is nothing to choose: one way, or one rank that sums alone.
     """
-    timed: dict[Way, dict[int, float]] = {way: {} for way in among}
+    timed: dict[Way, dict[int, float]] = {way: {} for way in among} if len(among) > 1 and len(ranks) > 1 else {}
     for number, size in enumerate(REPETITIONS):
-        wanted = number < ALWAYS or (size <= largest and max(Cost(each).seconds(size) for each in timed.values()) <= LONGEST_S)
+        wanted = timed and (number < ALWAYS or (size <= largest and _longest_s(timed, size) <= LONGEST_S))
         mine = _seconds(communicator, exchange, ranks, among, size) if exchange is not None and wanted else []
         said = communicator.gather_bytes(json.dumps(mine).encode(), name="allreduce.costs")  # of all groups, which differ in what they time
-        if len(ranks) > 1 and wanted:
+        if wanted:
             slowest = [[max(each) for each in zip(*ways, strict=True)]
                        for ways in zip(*(json.loads(said[rank]) for rank in ranks), strict=True)]
             for way, seconds in zip(among, zip(*slowest, strict=True), strict=True):
                 timed[way][size] = statistics.median(seconds)
-    return {way: Cost(seconds) for way, seconds in timed.items()} if len(ranks) > 1 else {}
+    return {way: Cost(seconds) for way, seconds in timed.items()}
+
+
+def _longest_s(timed: Mapping[Way, Mapping[int, float]], size: int) -> float:
+    """Seconds that the bytes of a sum may take."""
+    costs = [Cost(each) for each in timed.values()]
+    return max(cost.seconds(size) - cost.start_s for cost in costs)
 
 
 def _seconds(communicator: Communicator, exchange: Exchange, ranks: Ranks, among: Sequence[Way], size: int) -> list[list[float]]:

@@ -44,7 +44,7 @@ def open_socket_sums(communicator: Communicator, sizes: Sequence[int], dtype: to
     costs = measure_costs(communicator, exchange, ranks, among, largest=max(sent, default=0))
     if len(ranks) == 1:
         return None, "one rank"
-    chosen = [cheapest(costs, num_bytes) for num_bytes in sent]
+    chosen = [cheapest(costs, num_bytes) if costs else among[0] for num_bytes in sent]
     description = describe(chosen, [size * dtype.itemsize for size in sizes], len(ranks), costs, wire=ring.wire)
     if exchange is None or place is None:
         return None, description
@@ -60,11 +60,11 @@ def describe(chosen: Sequence[Way], num_bytes: Sequence[int], count: int, costs:
         chosen: The way of each buffer.
         num_bytes: Its bytes.
         count: Ranks that sum, more than one.
-        costs: What decided.
+        costs: What decided, if there was a choice.
         wire: Of ``train.ring``.
     """
     largest = {way: max(each for one, each in zip(chosen, num_bytes, strict=True) if one == way) for way in chosen}
-    parts = [f"{way} for {chosen.count(way)} of up to {largest[way] / 1e6:.2g} MB ({_speed(costs[way])})"
+    parts = [f"{way} for {chosen.count(way)} of up to {largest[way] / 1e6:.3g} MB" + (f" ({_speed(costs[way])})" if costs else "")
              for way in sorted(largest, key=largest.__getitem__)]
     rounded = "" if wire == "exact" else f"; {wire} with error feedback, not exact"
     return f"{count} ranks by sockets, buffers: {', '.join(parts)}{rounded}"
