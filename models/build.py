@@ -28,6 +28,8 @@ class Shapes:
     """Tokens of a row."""
     vocabulary: int = 0
     """Number of token ids."""
+    pad_id: int | None = None
+    """The token that fills a row up; None if there is none."""
     masked: bool = False
     """Whether tokens of a row are masked: a position then sees those on both sides."""
     num_outputs: int = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -44,7 +45,8 @@ def adapt(make: Factory, shapes: Shapes, *, dropout: float = 0.0) -> BlockList:
     Returns:
         The blocks; a single one, named ``network``, if the network cannot be cut. ``BlockList.uncut`` then says why.
     Raises:
-        ConfigError: ranks would compute different results: the network draws random numbers, or keeps statistics of its own.
+        ConfigError: ranks would compute different results: the network draws random numbers, or keeps statistics of its own. Or it does
+            not return logits of the rows' shape.
     """
     network = Rebuilder(make)
     sketch = exchanged(copy.deepcopy(network.sketch), "", dropout=dropout).to("meta")
@@ -96,7 +98,17 @@ def _run_whole(drops: bool, parts: Sequence[nn.Module], *tensors: Tensor) -> lis
 def _require_exact(sketch: nn.Module, shapes: Shapes) -> None:
     inputs = list(_inputs(shapes, rows=2).values())
     with torch.random.fork_rng(devices=()), seeded_dropout([sketch], torch.zeros(2, dtype=torch.int64, device="meta"), calls=(0,)):
-        require_exact(sketch, inputs)
+        output = require_exact(sketch, inputs)
+    try:
+        found = logits_in(output).shape
+    except NotCuttable as reason:
+        raise ConfigError(f"the network does not return one tensor of logits while it trains: {reason}; let it return them alone, or as "
+                          "logits in a mapping (e.g. model.options: {aux_logits: false}).") from reason
+    wanted = (2, shapes.length, shapes.vocabulary) if shapes.length else (2, shapes.num_outputs)
+    if found.numel() != math.prod(wanted):
+        axes = "(rows, length, vocabulary)" if shapes.length else "(rows, outputs)"
+        raise ConfigError(f"the network returns logits of shape {tuple(found)} for two rows, and {axes} are {wanted}; give its last layer "
+                          "that size, or name a network for this task.")
 
 
 def _inputs(shapes: Shapes, *, rows: int) -> dict[str, Tensor]:

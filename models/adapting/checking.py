@@ -19,12 +19,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sparkring.errors import ConfigError
 
 
-def require_exact(network: nn.Module, inputs: Sequence[Tensor]) -> None:
+def require_exact(network: nn.Module, inputs: Sequence[Tensor]) -> Any:
     """Run a network once in training mode, and see that its result depends on its rows and its parameters alone.
 
     Args:
         network: On the meta device, with its layers exchanged (``exchanging.py``).
         inputs: Its inputs, on the meta device.
+    Returns:
+        What the network returned.
     Raises:
         ConfigError: a module draws random numbers, changes a buffer, or cannot be run on tensors without memory.
     """
@@ -32,7 +34,7 @@ def require_exact(network: nn.Module, inputs: Sequence[Tensor]) -> None:
     training = network.training
     with _module_paths(network) as paths, _Draws(paths), _AttentionDraws(paths):
         try:
-            network.train()(*inputs)
+            output = network.train()(*inputs)
         except ConfigError:
             raise
         except Exception as error:
@@ -46,6 +48,7 @@ def require_exact(network: nn.Module, inputs: Sequence[Tensor]) -> None:
             owner = path.rpartition(".")[0]
             raise ConfigError(f"{_where(network, [owner])} changes its buffer {path} while it trains, which would hold the statistics of "
                               "one rank's rows only; use a layer without such statistics, or StepBatchNorm.")
+    return output
 
 
 class _Draws(TorchDispatchMode):
@@ -87,9 +90,12 @@ def _module_paths(network: nn.Module) -> Iterator[list[str]]:
     """The names of the modules whose ``forward`` runs, the innermost last."""
     paths: list[str] = []
     handles = []
+
+    def leave(*_: object) -> None:  # what a hook returns would take the place of the module's output
+        paths.pop()
+
     for path, module in network.named_modules():
-        handles += [module.register_forward_pre_hook(lambda *_, path=path: paths.append(path)),
-                    module.register_forward_hook(lambda *_: paths.pop() and None)]
+        handles += [module.register_forward_pre_hook(lambda *_, path=path: paths.append(path)), module.register_forward_hook(leave)]
     try:
         yield paths
     finally:

@@ -63,7 +63,7 @@ def transformers_network(name: str, shapes: Shapes, *, dropout: float = 0.0, **o
         raise ConfigError(f"transformers.{name} is no model class; name one, e.g. transformers.BertForMaskedLM.")
     fields = kind.config_class()
     known = {field: value for field, value in _sizes(shapes).items() if hasattr(fields, field)}
-    return _adapted(name, partial(_of_config, kind, {**known, **options}), shapes, dropout=dropout)
+    return _adapted(name, partial(_of_config, kind, {**known, **options}, shapes.length), shapes, dropout=dropout)
 
 
 def _adapted(name: str, make: Callable[[], nn.Module], shapes: Shapes, *, dropout: float) -> BlockList:
@@ -78,11 +78,18 @@ def _adapted(name: str, make: Callable[[], nn.Module], shapes: Shapes, *, dropou
 def _sizes(shapes: Shapes) -> dict[str, Any]:
     if shapes.image is not None:
         return {"num_labels": shapes.num_outputs, "num_channels": shapes.image[0], "image_size": shapes.image[1]}
-    return {"vocab_size": shapes.vocabulary, "max_position_embeddings": shapes.length, "use_cache": False}
+    return {"vocab_size": shapes.vocabulary, "max_position_embeddings": shapes.length, "pad_token_id": shapes.pad_id, "use_cache": False}
 
 
-def _of_config(kind: Any, fields: Mapping[str, Any]) -> nn.Module:
+def _of_config(kind: Any, fields: Mapping[str, Any], length: int) -> nn.Module:
+    """Build a model for rows of so many tokens."""
     network: nn.Module = kind(kind.config_class(**fields))
+    for path, layer in network.named_modules():  # RoBERTa and its kin number positions from the one after their padding token's id
+        if path.endswith("position_embeddings") and isinstance(layer, nn.Embedding) and layer.padding_idx is not None:
+            needed = layer.padding_idx + 1 + length
+            if layer.num_embeddings < needed:
+                raise ConfigError(f"{kind.__name__} numbers positions from {layer.padding_idx + 1} on, so rows of {length} tokens need "
+                                  f"{needed}, and it has {layer.num_embeddings}; set model.options: {{max_position_embeddings: {needed}}}.")
     return network
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from sparkring.errors import DatasetError
 from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 
 Metrics = dict[str, Any]
@@ -39,7 +40,12 @@ def token_metrics(*, nats: float, hits: int, count: int, tokens: TokensFeature, 
     """``mean_metrics`` of the predicted tokens of a split and, unless they were masked, ``bits_per_byte`` of its text.
 
     The cost of masked tokens, each given all the others, is no cost of the text.
+
+    Raises:
+        DatasetError: no token was predicted.
     """
+    if not count:
+        raise DatasetError(f"the {split} split has no token to predict: its rows have no masked or next one; prepare more text.")
     found = mean_metrics(nats=nats, hits=hits, count=count)
     return found if tokens.mask else found | {"bits_per_byte": bits_per_byte(found["loss"], tokens, split)}
 

@@ -52,5 +52,6 @@ def shapes_of(task: Task, preprocessing: Preprocessing) -> Shapes:
         num_numeric=len(preprocessing.numeric_columns), cardinalities=preprocessing.cardinalities(),
         image=(image.channels, image.height, image.width) if image else None,
         length=tokens.length if tokens else 0, vocabulary=tokens.vocabulary if tokens else 0,
+        pad_id=tokens.pad_id if tokens else None,
         masked=task == "masked_tokens",
         num_outputs=len(preprocessing.classes) if task == "multiclass" else 1)

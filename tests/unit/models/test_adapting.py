@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -63,6 +64,17 @@ class OneLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.fn(self.inner(x)).flatten(1))
         return logits
+
+
+class TwoOutputs(OneLayer):
+    """Returns its logits twice, as networks with auxiliary classifiers do while they train."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.relu)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        logits = super().forward(x)
+        return logits, logits
 
 
 class Counting(nn.Module):
@@ -298,6 +310,15 @@ def test_a_tensor_that_dropout_leaves_alone_is_still_what_another_layer_reads() 
     model(x, torch.arange(50)).sum().backward()
     assert x.grad is not None
     assert set(x.grad.flatten().tolist()) == {5.0, 15.0}  # 5 outputs of x itself, and of twice x where it is kept
+
+
+@pytest.mark.parametrize(("make", "shapes", "message"), [
+    pytest.param(TwoOutputs, IMAGES, "it returns a tuple; let it return them alone", id="two outputs"),
+    pytest.param(Small, replace(IMAGES, num_outputs=6), r"shape \(2, 5\) for two rows, and \(rows, outputs\) are \(2, 6\)", id="classes"),
+    pytest.param(Tied, replace(TEXTS, vocabulary=12), r"and \(rows, length, vocabulary\) are \(2, \d+, 12\)", id="tokens")])
+def test_a_network_that_does_not_return_the_rows_logits_is_refused(make: Make, shapes: Shapes, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        adapt(make, shapes)
 
 
 def test_dropout_for_a_network_without_any_is_refused() -> None:

@@ -160,6 +160,27 @@ def test_a_language_model_is_refused_for_the_task_that_it_is_not_made_for(networ
         list_blocks(TextModelConfig(kind="text", network=network), Shapes(length=8, vocabulary=50, masked=masked))
 
 
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "attention_probs_dropout_prob": 0.0}
+
+
+def test_a_transformer_knows_the_token_that_fills_rows_up() -> None:
+    pytest.importorskip("transformers")
+    model = build_model(TextModelConfig(kind="text", network="transformers.BertForMaskedLM", options=SMALL),
+                        Shapes(length=8, vocabulary=50, masked=True, pad_id=49))
+    (tokens,) = [module for module in model.modules() if isinstance(module, nn.Embedding) and module.num_embeddings == 50]
+    assert tokens.padding_idx == 49
+
+
+def test_a_transformer_whose_positions_do_not_suffice_is_refused_with_their_number() -> None:
+    pytest.importorskip("transformers")
+    shapes = Shapes(length=8, vocabulary=50, masked=True, pad_id=2)
+    kind = {"kind": "text", "network": "transformers.RobertaForMaskedLM"}
+    with pytest.raises(ConfigError, match=r"numbers positions from 3 on, so rows of 8 tokens need 11, and it has 8; set model.options: \{"):
+        list_blocks(TextModelConfig.model_validate(kind | {"options": SMALL}), shapes)
+    model = build_model(TextModelConfig.model_validate(kind | {"options": SMALL | {"max_position_embeddings": 11}}), shapes)
+    assert model(tokens=torch.arange(8)[None]).shape == (1, 8, 50)
+
+
 def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from sklearn.metrics import auc
 
 from sparkring.errors import DatasetError
+from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.pipelines.training.evaluation.metrics import binary_metrics
+from sparkring.pipelines.training.evaluation.totals import token_metrics
 
 
 def _sample(rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -89,3 +91,10 @@ def test_what_one_class_leaves_undefined_is_nan_and_null_in_json(label: int, ave
 def test_what_cannot_be_judged_is_refused(probability: list[float], label: list[int], message: str) -> None:
     with pytest.raises(DatasetError, match=message):
         binary_metrics(probability, label)
+
+
+def test_a_split_without_a_token_to_predict_says_so() -> None:
+    tokens = TokensFeature.model_construct(tokens={"test": 4}, text_bytes={"test": 4}, mask=None)
+    assert token_metrics(nats=6.0, hits=1, count=3, tokens=tokens, split="test")["loss"] == 2.0
+    with pytest.raises(DatasetError, match="the test split has no token to predict"):
+        token_metrics(nats=0.0, hits=0, count=0, tokens=tokens, split="test")
