@@ -94,7 +94,8 @@ def test_what_cannot_be_judged_is_refused(probability: list[float], label: list[
 
 
 def test_a_split_without_a_token_to_predict_says_so() -> None:
-    tokens = TokensFeature.model_construct(tokens={"test": 4}, text_bytes={"test": 4}, mask=None)
+    tokens = TokensFeature.model_validate({"column": "tokens", "length": 4, "vocabulary": 258, "end_id": 256, "pad_id": 257,
+                                           "tokenizer_sha256": None, "tokens": {"test": 4}, "text_bytes": {"test": 4}})
     assert token_metrics(nats=6.0, hits=1, count=3, tokens=tokens, split="test")["loss"] == 2.0
     with pytest.raises(DatasetError, match="the test split has no token to predict"):
         token_metrics(nats=0.0, hits=0, count=0, tokens=tokens, split="test")
