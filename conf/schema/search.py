@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -20,7 +21,7 @@ class SearchedKey(Section):
     log: bool = False
     """Try orders of magnitude equally often, as for learning rates."""
     step: Annotated[int | float, Field(gt=0)] | None = None
-    """Distance between values; null: any value of the range."""
+    """Distance between values; a whole number of steps leads from ``low`` to ``high``. Null: any value of the range."""
     choices: tuple[JsonValue, ...] = ()
     """Values to choose from, e.g. ``[sgd, adamw]`` or ``[[64], [128, 64]]``."""
 
@@ -37,10 +38,21 @@ class SearchedKey(Section):
         if self.low is not None and self.high is not None and self.step is not None and self.step > self.high - self.low:
             raise ValueError(f"step={self.step} leads out of the range from {self.low} to {self.high}, which then holds one value; give a "
                              "smaller one")
+        ends = self._ends_of_steps()
+        if self.high is not None and len(ends) > 1:
+            raise ValueError(f"steps of {self.step} from {self.low} miss high={self.high}; set high to {ends[0]} or {ends[1]}")
         if self.log and (self.low is None or self.low <= 0 or self.step is not None):
             raise ValueError(f"log needs a range above 0 without step, found low={self.low} and step={self.step}; raise low, or leave log "
                              "or step out")
         return self
+
+    def _ends_of_steps(self) -> tuple[Decimal, ...]:
+        """The values nearest to ``high`` on both sides that whole steps lead to; only ``high`` if they lead there. Exact in decimals."""
+        if self.low is None or self.high is None or self.step is None:
+            return ()
+        low, high, step = (Decimal(str(value)) for value in (self.low, self.high, self.step))
+        below = low + (high - low) // step * step
+        return (high,) if below == high else (below, below + step)
 
     @property
     def whole(self) -> bool:

@@ -55,6 +55,13 @@ def identity_of(config: Config, manifest: Manifest) -> Identity:
     }
 
 
+def is_free_to_change(key: str, config: Config) -> bool:
+    """Whether a key of ``config``, e.g. ``train.ring.device``, changes nothing that is learned."""
+    section, _, rest = key.partition(".")
+    learned = {"train.lanes", "train.ring.wire", *(["train.parallel.micro_batches"] if normalises_rows(config) else [])}
+    return section == "train" and rest.partition(".")[0] in FREE_TO_CHANGE and key not in learned
+
+
 def normalises_rows(config: Config) -> bool:
     """Whether the network normalises over the rows of a micro-batch; a network of the catalogue may, if micro-batches are named."""
     perhaps = may_normalise_rows(config.model.network) and config.train.parallel.micro_batches is not None

@@ -1,7 +1,7 @@
 """``sparkring search``: train with several values of config keys, several rings at once, and name the best run.
 
-Each trial is a ring of its own in the same Spark application, and a run like any other in the workspace. A failed trial is a failed trial.
-The same call resumes a search that was cut off: trials that ended count, those under way go on.
+Each trial is a ring of its own in the same Spark application, and a run like any other in the workspace. A failed trial is a failed trial;
+a fault of the cluster ends the search. The same call resumes a search that was cut off: trials that ended count, those under way go on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from sparkring.conf.loading import ConfigLike, config_of_job
@@ -70,8 +72,9 @@ def search(config: ConfigLike, *, spark: SparkSession | None = None, progress: P
         keys: Keys of ``search`` or of the whole config that replace those of ``config``.
     Raises:
         ConfigError: the space holds no values, or some that the config does not take; nothing was started.
+        CommitConflict: another process is at this search.
         NotEnoughSlots: Spark has too few slots for so many trials at once, or for one.
-        EnvironmentProblem: Optuna is missing.
+        EnvironmentProblem: Optuna is missing, or Spark has ended; the same call resumes, as after all other faults of the cluster.
         Stopped: ``stop`` asked for it; the same call resumes.
         SparkringError: all trials failed.
     """
@@ -87,16 +90,17 @@ def search(config: ConfigLike, *, spark: SparkSession | None = None, progress: P
         raise ConfigError(f"search.metric={config.search.metric} is not measured for the task {manifest.task}; set it to one of "
                           f"{', '.join(METRICS[manifest.task])}.")
     config = config.changed(dataset_version=manifest.version)
-    session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
-    at_once = rings_at_once(session, num_ranks=config.train.num_ranks, asked=config.search.at_once, key="search.at_once", what="trials")
-    trials, stop = Trials(config, content_id=manifest.content_id), stop or StopRequest()
-    with progress.stage("search", total=config.search.trials) as bar:
-        searching = _Searching(config, trials, bar)
-        searching.run(TrialRun(config, manifest, session, searching.prunes, stop), at_once=at_once)
-    found = tuple(trials.read())
-    require_some_done(found, trials.url)
-    best = best_of(found, config)
-    page = write_search(found, best, config=config, url=trials.url)
+    trials, stop = Trials(config, manifest), stop or StopRequest()
+    with trials.locked(lost=partial(stop.ask, "another process has taken over the search")):
+        session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
+        at_once = rings_at_once(session, num_ranks=config.train.num_ranks, asked=config.search.at_once, key="search.at_once", what="trials")
+        with progress.stage("search", total=config.search.trials) as bar:
+            searching = _Searching(config, trials, bar)
+            searching.run(TrialRun(config, manifest, session, searching.prunes, stop), at_once=at_once)
+        found = tuple(trials.read())
+        require_some_done(found, trials.url)
+        best = best_of(found, config)
+        page = write_search(found, best, config=config, url=trials.url)
     return SearchResult(found, best, config.search.metric, at_once, time.perf_counter() - began, trials.url, page)
 
 
@@ -138,24 +142,29 @@ class _Searching:
 
         Raises:
             Stopped: the search was asked to stop.
+            SparkringError: a fault of the cluster, which is no trial's.
         """
-        under_way: dict[Future[Trial], int] = {}
         with ThreadPoolExecutor(at_once, thread_name_prefix="sparkring-search") as pool:
-            while True:
-                while len(under_way) < at_once and not trial_run.stop.asked and (trial := self._next()) is not None:
-                    under_way[pool.submit(trial_run.run, trial)] = trial.number
-                self._show(len(under_way))
-                if not under_way:
-                    break
-                done, _ = wait(under_way, timeout=LOOK_S, return_when=FIRST_COMPLETED)
-                for future in done:
-                    del under_way[future]
-                    if not isinstance(future.exception(), Stopped | None):  # a bug, or Spark has gone: the others need not train on
-                        trial_run.stop.ask("another trial ended the search")
-                    self._end(future)
+            try:
+                self._run_in(pool, trial_run, at_once=at_once)
+            except BaseException:  # the pool waits for the trials under way, which need not train to their ends
+                trial_run.stop.ask("an error ended the search")
+                raise
         if trial_run.stop.asked:
             raise Stopped(f"stopped as asked ({trial_run.stop.reason}); the same command resumes the search.",
                           signal_number=trial_run.stop.signal_number)
+
+    def _run_in(self, pool: ThreadPoolExecutor, trial_run: TrialRun, *, at_once: int) -> None:
+        under_way = set[Future[Trial]]()
+        while True:
+            while len(under_way) < at_once and not trial_run.stop.asked and (trial := self._next()) is not None:
+                under_way.add(pool.submit(trial_run.run, trial))
+            self._show(len(under_way))
+            if not under_way:
+                return
+            done, under_way = wait(under_way, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+            for future in done:
+                self._end(future)
 
     def _next(self) -> Trial | None:
         with self._lock:
@@ -163,7 +172,7 @@ class _Searching:
                 begun = self._waiting.pop(0)
                 self._study.resume(begun)
                 return begun
-            number = max(self._known, default=-1) + 1
+            number = next(number for number in count() if number not in self._known)  # a document may have been deleted
             if number >= self._config.search.trials:
                 return None
             trial = self._study.ask(number)

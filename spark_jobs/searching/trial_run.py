@@ -6,15 +6,34 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparkring.conf.schema import Config
-from sparkring.errors import ConfigError, SparkringError, Stopped
+from sparkring.errors import (
+    CommitConflict,
+    ConfigError,
+    DatasetError,
+    DeadlinePassed,
+    EnvironmentProblem,
+    ExecutorLost,
+    HostsLeftOut,
+    NotEnoughSlots,
+    PeerSilent,
+    RankFailed,
+    RingEnded,
+    RingError,
+    SparkringError,
+    Stopped,
+    StorageError,
+    class_names,
+)
 from sparkring.pipelines.data.dataset.manifest import Manifest
-from sparkring.pipelines.training.events.writer import read_events
 from sparkring.spark_jobs.recovery.stop import StopRequest
+from sparkring.spark_jobs.run.given import with_given_weights
 from sparkring.spark_jobs.run.place import with_run
+from sparkring.spark_jobs.searching.epochs import Epochs
 from sparkring.spark_jobs.searching.space import with_params
 from sparkring.spark_jobs.searching.trials import Trial
 from sparkring.spark_jobs.train import train
@@ -25,6 +44,9 @@ if TYPE_CHECKING:
 PRUNED = "its trial leads nowhere"
 LOOK_S = 1.0
 """Seconds between two looks at a trial's epochs."""
+NO_TRIAL_S = (EnvironmentProblem, NotEnoughSlots, HostsLeftOut, ExecutorLost, DeadlinePassed, PeerSilent, RingEnded, StorageError,
+              CommitConflict, DatasetError)
+"""Faults of the cluster, the storage or the data, on the driver or on a rank: once they are mended, the same values may train."""
 
 
 @dataclass(frozen=True)
@@ -44,56 +66,65 @@ class TrialRun:
 
         Raises:
             Stopped: the search was asked to stop; the trial stays begun.
+            SparkringError: a fault that is not the trial's; it stays begun, too.
         """
         began = time.monotonic()
         try:
-            config = with_run(with_params(self.config, trial.params).fitted_to(self.manifest.splits["train"].rows), self.manifest)
+            config = with_given_weights(with_params(self.config, trial.params)).fitted_to(self.manifest.splits["train"].rows)
+            config = with_run(config, self.manifest)
         except ConfigError as error:  # two values that the config does not take together
             return trial.model_copy(update={"state": "failed", "error": str(error)})
-        ended = self._trained(trial, config)
-        return trial.model_copy(update={**ended, "run": config.run, "epochs": self._epochs(config.run_url),
+        epochs = Epochs(config.run_url, config.search.metric)
+        ended = self._trained(trial, config, epochs)
+        return trial.model_copy(update={**ended, "run": config.run, "epochs": epochs.so_far(),
                                         "seconds": round(time.monotonic() - began, 3)})
 
-    def _trained(self, trial: Trial, config: Config) -> dict[str, Any]:
+    def _trained(self, trial: Trial, config: Config, epochs: Epochs) -> dict[str, Any]:
         """Train; returns how the trial ended."""
         stop, done = StopRequest(), threading.Event()
-        watch = threading.Thread(target=self._watch, args=(trial, config, stop, done), name="sparkring-trial", daemon=True)
-        watch.start()
-        try:
-            result = train(config, spark=self.spark, stop=stop)
-        except Stopped:
-            if stop.reason == PRUNED:
-                return {"state": "pruned"}
-            if self.stop.asked:
-                raise
-            return {"state": "failed", "error": f"it was stopped: {stop.reason or 'another process trains its run'}"}
-        except SparkringError as error:
-            return {"state": "failed", "error": f"{type(error).__name__}: {error}"}
-        finally:
-            done.set()
-            watch.join()
+        with ThreadPoolExecutor(1, thread_name_prefix="sparkring-trial") as pool:
+            watch = pool.submit(self._watch, trial, config, epochs, stop, done)
+            try:
+                result = train(config, spark=self.spark, stop=stop)
+            except Stopped:
+                if stop.reason == PRUNED:
+                    return {"state": "pruned"}
+                if self.stop.asked:
+                    raise
+                raise CommitConflict(f"trial {trial.number} was stopped, since {stop.reason or 'another process trains its run'}; wait "
+                                     f"for run {config.run}, then resume the search by the same command.") from None
+            except SparkringError as error:
+                if is_no_trial_s(error):
+                    raise
+                return {"state": "failed", "error": f"{type(error).__name__}: {error}"}
+            finally:
+                done.set()
+                watch.result()  # raises what ended the watch
         value, metric = result.validation[self.config.search.metric], self.config.search.metric
         if not math.isfinite(value):
             return {"state": "failed", "error": f"its held-out {metric} is {value}"}
         return {"state": "done", "value": value}
 
-    def _watch(self, trial: Trial, config: Config, stop: StopRequest, done: threading.Event) -> None:
+    def _watch(self, trial: Trial, config: Config, epochs: Epochs, stop: StopRequest, done: threading.Event) -> None:
         seen = 0
         while not done.wait(LOOK_S):
             if self.stop.asked:
                 stop.ask(self.stop.reason, signal_number=self.stop.signal_number)
                 return
-            epochs = self._epochs(config.run_url)
-            if len(epochs) > seen and len(epochs) < config.train.epochs and self.prunes(trial.number, epochs):
+            found = epochs.so_far()
+            try:
+                leads_nowhere = seen < len(found) < config.train.epochs and self.prunes(trial.number, found)
+            except BaseException:  # nobody would stop the trial any more
+                stop.ask("the search cannot judge it")
+                raise
+            if leads_nowhere:
                 stop.ask(PRUNED)
                 return
-            seen = len(epochs)
+            seen = len(found)
 
-    def _epochs(self, run_url: str) -> tuple[float, ...]:
-        """The metric after each epoch so far; none while the run has no events, or its storage is away."""
-        try:
-            found = {record["epoch"]: record["validation"][self.config.search.metric] for record in read_events(run_url)
-                     if record["event"] == "epoch" and record["validation"]}
-        except (OSError, SparkringError, KeyError):
-            return ()
-        return tuple(found[epoch] for epoch in sorted(found))
+
+def is_no_trial_s(error: SparkringError) -> bool:
+    """Whether an error of ``train`` says nothing about the values of a trial."""
+    if isinstance(error, RankFailed):
+        return error.summary.partition(":")[0] in class_names(*NO_TRIAL_S)
+    return isinstance(error, NO_TRIAL_S) or type(error) is RingError  # the base class itself: contact was lost
