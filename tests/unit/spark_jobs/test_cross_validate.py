@@ -12,16 +12,18 @@ import pytest
 from harness.datasets import write_dataset
 from sparkring.cli.cross_validate import _print
 from sparkring.cli.stored.runs import _version
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, TabularModelConfig
 from sparkring.errors import ConfigError, DatasetError, RankDied, Stopped
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, Preprocessing
+from sparkring.pipelines.training.job.model_files import ModelCard
 from sparkring.spark_jobs.cross_validating.cross_validate import CrossValidation, _train_all, _trainings, cross_validate
 from sparkring.spark_jobs.etl.fit_sets import suits_all
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.reporting.folds.charts import fold_pictures
 from sparkring.spark_jobs.reporting.folds.facts import FoldResult, Spread, spread, spreads, verdict
 from sparkring.spark_jobs.run.identity import identity_of, name_of
+from sparkring.spark_jobs.scoring.split_rows import version_for
 from sparkring.spark_jobs.spark.progress import SILENT
 from sparkring.spark_jobs.stored.runs import RunSummary
 from sparkring.spark_jobs.train import TrainResult, train
@@ -107,6 +109,28 @@ def test_training_on_no_fold_of_a_version_in_folds_is_refused(tmp_path: Path) ->
     with pytest.raises(ConfigError, match=r"version 2 of .* is in 2 folds; train on all but each of them with `sparkring cross-validate`, "
                                           r"or on all but one with --set fold=0"):
         train(_config(tmp_path))
+
+
+def _fitted(manifest: Manifest, *means: float) -> tuple[Preprocessing, ...]:
+    """What was fitted for each fold: the mean of one number tells them apart."""
+    first, *others = manifest.preprocessing.numeric
+    return tuple(manifest.preprocessing.model_copy(update={"numeric": (first.model_copy(update={"mean": mean}), *others)})
+                 for mean in means)
+
+
+def test_a_fold_s_model_reads_that_fold_of_another_version(tmp_path: Path) -> None:
+    dataset, made = write_dataset(tmp_path / "dataset", [[300]]), _in_folds(tmp_path / "other")
+    for version, folds in enumerate((_fitted(made, 1.0, 2.0), _fitted(made, 3.0, 4.0), _fitted(made, 1.0), ()), start=2):
+        dataset.commit(made.model_copy(update={"version": version, "folds": folds}))
+    card = ModelCard(name="m", model=TabularModelConfig(), preprocessing=_fitted(made, 1.0, 2.0)[1], dataset_url=dataset.url,
+                     dataset_version=1, fold=1, content_id="c", epoch=1, step=1, validation={}, code_version="test")
+    found = version_for(card, 2)
+    assert (found.fold, found.splits) == (1, dataset.manifest(2, fold=1).splits)
+    with pytest.raises(DatasetError, match="version 3 of .* was encoded with other figures than version 1"):
+        version_for(card, 3)
+    for version, words in ((4, "1 folds"), (5, "no folds")):
+        with pytest.raises(DatasetError, match=rf"version {version} of .* has {words}, and the model is that of fold 1 of version 1.*; score"):
+            version_for(card, version)
 
 
 def _trained(name: str) -> TrainResult:
