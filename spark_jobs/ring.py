@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import ConfigError
 from sparkring.models.networks import REGISTRY
+from sparkring.spark_jobs.launch.gpus.source import dealt_gpus
 from sparkring.spark_jobs.launch.rank.end import Json
 from sparkring.spark_jobs.spark.databricks import require_barrier_stages
 from sparkring.spark_jobs.spark.versions.supported import is_connect, require_supported
@@ -50,8 +51,9 @@ def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSe
     require_barrier_stages(spark)
     require_supported(spark.version, connect=is_connect(spark))
     fn = REGISTRY.carrying(fn)
-    if config.launcher == "horovod.spark":
-        from sparkring.spark_jobs.launch.horovod.launcher import run_by_horovod
-        return run_by_horovod(fn, args, num_ranks=num_ranks, spark=spark, config=config)
-    from sparkring.spark_jobs.launch.barrier.launcher import run_by_barrier
-    return run_by_barrier(fn, args, num_ranks=num_ranks, spark=spark, config=config, left_out=left_out)
+    with dealt_gpus(spark, config, num_ranks=num_ranks) as gpus:
+        if config.launcher == "horovod.spark":
+            from sparkring.spark_jobs.launch.horovod.launcher import run_by_horovod
+            return run_by_horovod(fn, args, num_ranks=num_ranks, spark=spark, config=config, gpus=gpus)
+        from sparkring.spark_jobs.launch.barrier.launcher import run_by_barrier
+        return run_by_barrier(fn, args, num_ranks=num_ranks, spark=spark, config=config, gpus=gpus, left_out=left_out)

@@ -22,6 +22,7 @@ from sparkring.errors import DatasetError, SparkringError, Stopped
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
+from sparkring.spark_jobs.launch.gpus.source import gpus_to_deal, rank_resources
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.reporting.folds.facts import FoldResult, Spread, spreads
 from sparkring.spark_jobs.reporting.folds.page import write_folds
@@ -67,7 +68,7 @@ def cross_validate(config: ConfigLike, *, spark: SparkSession | None = None, pro
         keys: Keys of ``cross_validate`` or of the whole config that replace those of ``config``.
     Raises:
         DatasetError: the version is not in folds; nothing was started.
-        NotEnoughSlots, EnvironmentProblem: Spark has too few slots, or does not say how many.
+        NotEnoughSlots, EnvironmentProblem: Spark has too few slots or GPUs, or does not say how many slots.
         Stopped: ``stop`` asked for it; the same call resumes.
         SparkringError: what ``train`` raised for a fold; the others were trained to their ends, and the same call trains what is left.
     """
@@ -76,8 +77,10 @@ def cross_validate(config: ConfigLike, *, spark: SparkSession | None = None, pro
     manifest = Dataset(config.dataset).manifest(config.dataset_version)
     trainings = _trainings(config, manifest)
     session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
-    at_once = min(len(trainings), rings_at_once(session, num_ranks=config.train.num_ranks, asked=config.cross_validate.at_once,
-                                                key="cross_validate.at_once", what="folds"))
+    ring, num_ranks = config.train.ring, config.train.num_ranks
+    at_once = rings_at_once(session, num_ranks=num_ranks, asked=config.cross_validate.at_once, key="cross_validate.at_once", what="folds",
+                            resources=rank_resources(session, ring), gpus=gpus_to_deal(session, ring, num_ranks=num_ranks))
+    at_once = min(len(trainings), at_once)
     with progress.stage("cross-validate", total=len(trainings)) as bar:
         trained = _train_all(trainings, session, stop or StopRequest(), at_once=at_once, bar=bar, progress=progress)
     folds = tuple(FoldResult(fold=fold, run=result.run, rows=manifest.splits[fold_name(fold)].rows, epochs=result.epochs,

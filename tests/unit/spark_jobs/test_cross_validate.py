@@ -28,6 +28,7 @@ from sparkring.spark_jobs.spark.progress import SILENT
 from sparkring.spark_jobs.stored.runs import RunSummary
 from sparkring.spark_jobs.train import TrainResult, train
 from tests.support import seams
+from tests.support.doctor_samples import session
 from tests.support.training import train_config
 
 
@@ -97,6 +98,23 @@ def test_a_run_that_is_of_no_fold_has_the_identity_that_it_had_before_there_were
     assert set(identity_of(_config(tmp_path), manifest)) == {"format", "content_id", "dataset_version", "model", "train", "lanes"}
 
 
+def _cross_validated(monkeypatch: pytest.MonkeyPatch, folder: Path, *, metric: float = 0.5, **ring: Any) -> CrossValidation:
+    """Of two folds, on a master with eight slots and a machine with one GPU, where nothing is trained."""
+    write_dataset(folder / "dataset", [[300]]).commit(_in_folds(folder / "other").model_copy(update={"version": 2}))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.setattr(seams.RINGS_AT_ONCE_SLOTS_OF, lambda *_: 8)
+    monkeypatch.setattr(seams.CROSS_VALIDATE_TRAIN, lambda config, **_: replace(
+        _trained(f"v2-{config.fold}"), validation={"loss": 0.5, "auc": metric if config.fold else 0.5}))
+    config = _config(folder)
+    config = config.changed(train=config.train.changed(ring=config.train.ring.changed(**ring)))
+    return cross_validate(config, spark=session(spark__master="local[8]"))
+
+
+def test_no_two_folds_that_train_at_once_share_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert _cross_validated(monkeypatch, tmp_path / "cpu").at_once == 2
+    assert _cross_validated(monkeypatch, tmp_path / "gpu", device="cuda").at_once == 1
+
+
 def test_a_version_that_is_not_in_folds_is_refused(tmp_path: Path) -> None:
     write_dataset(tmp_path / "dataset", [[300]])
     with pytest.raises(DatasetError, match=r"version 1 of .* is not in folds; prepare one with prepare\.split=\{by: fold"):
@@ -126,10 +144,10 @@ def test_a_fold_s_model_reads_that_fold_of_another_version(tmp_path: Path) -> No
                      dataset_version=1, fold=1, content_id="c", epoch=1, step=1, validation={}, code_version="test")
     found = version_for(card, 2)
     assert (found.fold, found.splits) == (1, dataset.manifest(2, fold=1).splits)
-    with pytest.raises(DatasetError, match="version 3 of .* was encoded with other figures than version 1"):
+    with pytest.raises(DatasetError, match=r"version 3 of .* was encoded with other figures than version 1"):
         version_for(card, 3)
     for version, words in ((4, "1 folds"), (5, "no folds")):
-        with pytest.raises(DatasetError, match=rf"version {version} of .* has {words}, and the model is that of fold 1 of version 1.*; score"):
+        with pytest.raises(DatasetError, match=rf"version {version} of .* has {words}, and the model is that of fold 1 of version 1.*;"):
             version_for(card, version)
 
 
