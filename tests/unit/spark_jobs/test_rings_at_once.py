@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 
+from sparkring.conf.schema import RingConfig
 from sparkring.errors import EnvironmentProblem, NotEnoughSlots
+from sparkring.spark_jobs.launch.under_way import RINGS
+from sparkring.spark_jobs.ring import run_ring
 from sparkring.spark_jobs.spark.rings_at_once import rings_at_once
 from sparkring.spark_jobs.spark.task_resources import TaskResources
 from tests.support import seams
 from tests.support.doctor_samples import session
 
 LOCAL = session(spark__master="local[8]")
+CLUSTER = session(spark__master="spark://here:7077")
 FOUR = ("0", "1", "2", "3")
 
 
@@ -47,3 +51,22 @@ def test_unknown_slots_need_a_number() -> None:
     assert fit(None, asked=3) == 3
     with pytest.raises(EnvironmentProblem, match=r"does not say how many slots it has; set search\.at_once"):
         fit(None, gpus=FOUR)
+
+
+def test_a_ring_beside_another_one_leaves_no_host_out_for_which_it_would_need_all_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    left_out: list[tuple[str, ...]] = []
+
+    def run_by_barrier(*_: Any, **given: Any) -> list[Any]:
+        left_out.append(tuple(given["left_out"]))
+        return []
+
+    monkeypatch.setattr(seams.RING_RUN_BY_BARRIER, run_by_barrier)
+
+    def run() -> None:
+        run_ring(print, num_ranks=1, spark=CLUSTER, config=RingConfig(), left_out=("alpha",))
+
+    run()
+    with RINGS.one((), most=1):
+        run()
+    run()
+    assert left_out == [("alpha",), (), ("alpha",)]
