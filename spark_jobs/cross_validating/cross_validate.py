@@ -9,6 +9,7 @@ this one. So each row outside the test split is validated exactly once. The same
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -84,13 +85,17 @@ def cross_validate(config: ConfigLike, *, spark: SparkSession | None = None, pro
     with progress.stage("cross-validate", total=len(trainings)) as bar:
         trained = _train_all(trainings, session, stop or StopRequest(), at_once=at_once, bar=bar, progress=progress)
     folds = tuple(FoldResult(fold=fold, run=result.run, rows=manifest.splits[fold_name(fold)].rows, epochs=result.epochs,
-                             steps=result.steps, metrics=result.validation) for fold, result in sorted(trained.items()))
+                             steps=result.steps, metrics=_finite(result.validation)) for fold, result in sorted(trained.items()))
     store = open_store(config.workspace)
     found = CrossValidation(
         dataset_version=manifest.version, content_id=manifest.content_id, folds=folds, metrics=spreads(folds), at_once=at_once,
         seconds=time.perf_counter() - began, document=store.path(DOCUMENT), page=write_folds(folds, name=config.name, store=store))
     store.put(DOCUMENT, json.dumps(asdict(found), indent=1).encode())
     return found
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 def _trainings(config: Config, manifest: Manifest) -> dict[int, Config]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,17 @@ def _cross_validated(monkeypatch: pytest.MonkeyPatch, folder: Path, *, metric: f
 def test_no_two_folds_that_train_at_once_share_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert _cross_validated(monkeypatch, tmp_path / "cpu").at_once == 2
     assert _cross_validated(monkeypatch, tmp_path / "gpu", device="cuda").at_once == 1
+
+
+def test_a_metric_that_is_no_number_is_null_in_the_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = _cross_validated(monkeypatch, tmp_path, metric=math.nan)
+
+    def refused(word: str) -> None:
+        raise AssertionError(word)
+
+    document = json.loads(Path(found.document.removeprefix("file://")).read_text(encoding="utf-8"), parse_constant=refused)
+    assert [fold["metrics"]["auc"] for fold in document["folds"]] == [0.5, None]
+    assert document["metrics"]["auc"] == {"mean": None, "deviation": None}
 
 
 def test_a_version_that_is_not_in_folds_is_refused(tmp_path: Path) -> None:
