@@ -99,21 +99,24 @@ def test_a_run_that_is_of_no_fold_has_the_identity_that_it_had_before_there_were
     assert set(identity_of(_config(tmp_path), manifest)) == {"format", "content_id", "dataset_version", "model", "train", "lanes"}
 
 
-def _cross_validated(monkeypatch: pytest.MonkeyPatch, folder: Path, *, metric: float = 0.5, **ring: Any) -> CrossValidation:
-    """Of two folds, on a master with eight slots and a machine with one GPU, where nothing is trained."""
+def _cross_validated(monkeypatch: pytest.MonkeyPatch, folder: Path, *, master: str = "local[8]", metric: float = 0.5,
+                     **ring: Any) -> CrossValidation:
+    """Of two folds, where nothing is trained: on eight slots, and one GPU of this machine or of the only executor."""
     write_dataset(folder / "dataset", [[300]]).commit(_in_folds(folder / "other").model_copy(update={"version": 2}))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    monkeypatch.setattr(seams.RINGS_AT_ONCE_SLOTS_OF, lambda *_: 8)
+    monkeypatch.setattr(seams.RINGS_AT_ONCE_SLOTS_OF, lambda _, resources: resources.gpus if resources else 8)
+    monkeypatch.setattr(seams.GPUS_PROFILE_OF, lambda *_: None)
     monkeypatch.setattr(seams.CROSS_VALIDATE_TRAIN, lambda config, **_: replace(
         _trained(f"v2-{config.fold}"), validation={"loss": 0.5, "auc": metric if config.fold else 0.5}))
     config = _config(folder)
     config = config.changed(train=config.train.changed(ring=config.train.ring.changed(**ring)))
-    return cross_validate(config, spark=session(spark__master="local[8]"))
+    return cross_validate(config, spark=session(spark__master=master, spark__executor__resource__gpu__amount="1"))
 
 
 def test_no_two_folds_that_train_at_once_share_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert _cross_validated(monkeypatch, tmp_path / "cpu").at_once == 2
     assert _cross_validated(monkeypatch, tmp_path / "gpu", device="cuda").at_once == 1
+    assert _cross_validated(monkeypatch, tmp_path / "executor", device="cuda", master="spark://here:7077").at_once == 1
 
 
 def test_a_metric_that_is_no_number_is_null_in_the_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
