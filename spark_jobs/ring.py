@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import ConfigError
 from sparkring.models.networks import REGISTRY
+from sparkring.spark_jobs.launch.gpus.source import dealt_gpus
 from sparkring.spark_jobs.launch.rank.end import Json
+from sparkring.spark_jobs.launch.under_way import RINGS
 from sparkring.spark_jobs.spark.databricks import require_barrier_stages
 from sparkring.spark_jobs.spark.versions.supported import is_connect, require_supported
 
@@ -34,7 +36,7 @@ def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSe
         spark: A classic session, or one over Spark Connect.
         config: How to start, join and watch the ranks.
         left_out: Names of hosts that get no rank while there are others (``HostsLeftOut`` if those have too few slots);
-            ignored by launcher ``horovod.spark``.
+            ignored by launcher ``horovod.spark``, and while this driver runs other rings.
     Returns:
         The results of ``fn`` by rank, as JSON (a tuple becomes a list): nothing that came over a network is unpickled.
     Raises:
@@ -50,8 +52,10 @@ def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSe
     require_barrier_stages(spark)
     require_supported(spark.version, connect=is_connect(spark))
     fn = REGISTRY.carrying(fn)
-    if config.launcher == "horovod.spark":
-        from sparkring.spark_jobs.launch.horovod.launcher import run_by_horovod
-        return run_by_horovod(fn, args, num_ranks=num_ranks, spark=spark, config=config)
-    from sparkring.spark_jobs.launch.barrier.launcher import run_by_barrier
-    return run_by_barrier(fn, args, num_ranks=num_ranks, spark=spark, config=config, left_out=left_out)
+    with dealt_gpus(spark, config, num_ranks=num_ranks) as gpus:
+        if config.launcher == "horovod.spark":
+            from sparkring.spark_jobs.launch.horovod.launcher import run_by_horovod
+            return run_by_horovod(fn, args, num_ranks=num_ranks, spark=spark, config=config, gpus=gpus)
+        from sparkring.spark_jobs.launch.barrier.launcher import run_by_barrier
+        left_out = () if RINGS.several else left_out  # leaving hosts out takes all slots, and others have some
+        return run_by_barrier(fn, args, num_ranks=num_ranks, spark=spark, config=config, gpus=gpus, left_out=left_out)

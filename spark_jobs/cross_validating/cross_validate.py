@@ -9,6 +9,7 @@ this one. So each row outside the test split is validated exactly once. The same
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -22,6 +23,7 @@ from sparkring.errors import DatasetError, SparkringError, Stopped
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.open import open_store
+from sparkring.spark_jobs.launch.gpus.source import gpus_to_deal, rank_resources
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.reporting.folds.facts import FoldResult, Spread, spreads
 from sparkring.spark_jobs.reporting.folds.page import write_folds
@@ -67,7 +69,7 @@ def cross_validate(config: ConfigLike, *, spark: SparkSession | None = None, pro
         keys: Keys of ``cross_validate`` or of the whole config that replace those of ``config``.
     Raises:
         DatasetError: the version is not in folds; nothing was started.
-        NotEnoughSlots, EnvironmentProblem: Spark has too few slots, or does not say how many.
+        NotEnoughSlots, EnvironmentProblem: Spark has too few slots or GPUs, or does not say how many slots.
         Stopped: ``stop`` asked for it; the same call resumes.
         SparkringError: what ``train`` raised for a fold; the others were trained to their ends, and the same call trains what is left.
     """
@@ -76,18 +78,24 @@ def cross_validate(config: ConfigLike, *, spark: SparkSession | None = None, pro
     manifest = Dataset(config.dataset).manifest(config.dataset_version)
     trainings = _trainings(config, manifest)
     session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
-    at_once = min(len(trainings), rings_at_once(session, num_ranks=config.train.num_ranks, asked=config.cross_validate.at_once,
-                                                key="cross_validate.at_once", what="folds"))
+    ring, num_ranks = config.train.ring, config.train.num_ranks
+    at_once = rings_at_once(session, num_ranks=num_ranks, asked=config.cross_validate.at_once, key="cross_validate.at_once", what="folds",
+                            resources=rank_resources(session, ring), gpus=gpus_to_deal(session, ring, num_ranks=num_ranks))
+    at_once = min(len(trainings), at_once)
     with progress.stage("cross-validate", total=len(trainings)) as bar:
         trained = _train_all(trainings, session, stop or StopRequest(), at_once=at_once, bar=bar, progress=progress)
     folds = tuple(FoldResult(fold=fold, run=result.run, rows=manifest.splits[fold_name(fold)].rows, epochs=result.epochs,
-                             steps=result.steps, metrics=result.validation) for fold, result in sorted(trained.items()))
+                             steps=result.steps, metrics=_finite(result.validation)) for fold, result in sorted(trained.items()))
     store = open_store(config.workspace)
     found = CrossValidation(
         dataset_version=manifest.version, content_id=manifest.content_id, folds=folds, metrics=spreads(folds), at_once=at_once,
         seconds=time.perf_counter() - began, document=store.path(DOCUMENT), page=write_folds(folds, name=config.name, store=store))
     store.put(DOCUMENT, json.dumps(asdict(found), indent=1).encode())
     return found
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 def _trainings(config: Config, manifest: Manifest) -> dict[int, Config]:

@@ -16,7 +16,7 @@ from sparkring.spark_jobs.diagnosis.check import Check, Status, sentence, verdic
 from sparkring.spark_jobs.diagnosis.needs import MB, Needs
 from sparkring.spark_jobs.diagnosis.packages import describe_horovod, is_missing, release
 from sparkring.spark_jobs.diagnosis.survey import Machine, TaskReport
-from sparkring.spark_jobs.launch.gpus.source import amount_of, dealt_gpus, describe, rank_resources
+from sparkring.spark_jobs.launch.gpus.source import amount_of, describe, gpus_to_deal, rank_resources
 from sparkring.spark_jobs.launch.meeting.encryption import encryption_of, require_plaintext_allowed
 from sparkring.spark_jobs.launch.meeting.versions import Versions, other_than_rank, refuses
 from sparkring.spark_jobs.spark.settings import is_on, setting
@@ -181,8 +181,9 @@ def _gpus_given(spark: SparkSession, reports: Sequence[TaskReport], needs: Needs
         EnvironmentProblem: a ring would be refused.
     """
     ring, num_ranks = needs.train.ring, needs.train.num_ranks
-    dealt = dealt_gpus(spark, ring, num_ranks=num_ranks)
-    if dealt is not None:
+    found = gpus_to_deal(spark, ring, num_ranks=num_ranks)
+    if found is not None:
+        dealt = found[:num_ranks]
         fine = f"{describe(dealt)} for {num_ranks} rank(s)"
         return [] if len(dealt) == num_ranks else [(fine, "Set train.num_ranks to at most the number of GPUs.")], fine
     by = "a resource profile of the ring's stage" if rank_resources(spark, ring) else f"{TASK_AMOUNT}, which holds for every stage"

@@ -15,20 +15,20 @@ from sparkring.errors import SparkringError, together
 from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, CategoricalFeature, HashFeature, MomentPart, Preprocessing
 from sparkring.spark_jobs.etl.columns.derive import value_of
 from sparkring.spark_jobs.etl.columns.quantiles import quantiles
-from sparkring.spark_jobs.etl.fit_numbers import all_null, fit_numbers
+from sparkring.spark_jobs.etl.fit_numbers import TrainRows, fit_numbers
 from sparkring.spark_jobs.spark.versions.text import is_valid_utf8
 
 _Values = list[tuple[str, MomentPart | None]]
 """Name of a feature, and the part of a moment that it is; None for a column's own value."""
 
 
-def fit(train: DataFrame, features: FeaturesConfig, *, rows: int, row_id: str, min_category_rows: int) -> Preprocessing:
+def fit(train: DataFrame, features: FeaturesConfig, *, rows: TrainRows, row_id: str, min_category_rows: int) -> Preprocessing:
     """Fit all features.
 
     Args:
         train: The examples of the train split, with the features' columns.
         features: The features, and how numbers are filled and scaled.
-        rows: Rows of ``train``.
+        rows: Those of ``train``.
         row_id: The column that identifies a row.
         min_category_rows: Rows that a category needs to get an id of its own.
     Returns:
@@ -51,10 +51,10 @@ def fit(train: DataFrame, features: FeaturesConfig, *, rows: int, row_id: str, m
     return Preprocessing(numeric=fitted_numbers, categorical=fitted_categories, buckets=buckets,
                          hashed=tuple(HashFeature(column=each.output, of=each.column, ids=each.ids, seed=each.seed)
                                       for each in features.hashed),
-                         train_rows=rows)
+                         train_rows=rows.count)
 
 
-def _fit_categorical(train: DataFrame, values: _Values, rows: int, *, min_category_rows: int,
+def _fit_categorical(train: DataFrame, values: _Values, rows: TrainRows, *, min_category_rows: int,
                      problems: list[SparkringError]) -> tuple[CategoricalFeature, ...]:
     if not values:
         return ()
@@ -64,7 +64,7 @@ def _fit_categorical(train: DataFrame, values: _Values, rows: int, *, min_catego
     frequent = sf.when(sf.col("rows") >= min_category_rows, sf.struct((-sf.col("rows")).alias("rank"), "value"))
     grouped = counts.groupBy("place").agg(sf.collect_list(frequent).alias("entries"))
     vocabularies = {row["place"]: row["entries"] for row in grouped.collect()}
-    empty = [all_null(name, rows) for place, (name, _) in enumerate(values) if place not in vocabularies]
+    empty = [rows.all_null(name) for place, (name, _) in enumerate(values) if place not in vocabularies]
     if empty:
         problems += empty
         return ()
@@ -72,14 +72,14 @@ def _fit_categorical(train: DataFrame, values: _Values, rows: int, *, min_catego
                  for place, (name, moment) in enumerate(values))
 
 
-def _fit_buckets(train: DataFrame, buckets: tuple[BucketConfig, ...], rows: int, *, row_id: str,
+def _fit_buckets(train: DataFrame, buckets: tuple[BucketConfig, ...], rows: TrainRows, *, row_id: str,
                  problems: list[SparkringError]) -> tuple[BucketFeature, ...]:
     fitted = [bucket for bucket in buckets if bucket.quantiles]
     edges = {bucket.output: bucket.edges or () for bucket in buckets}
-    found = quantiles(train, [(bucket.column, _inner_shares(bucket)) for bucket in fitted], rows=rows, row_id=row_id)
+    found = quantiles(train, [(bucket.column, _inner_shares(bucket)) for bucket in fitted], rows=rows.count, row_id=row_id)
     for bucket, borders in zip(fitted, found, strict=True):
         if not borders:
-            problems.append(all_null(bucket.column, rows))
+            problems.append(rows.all_null(bucket.column))
         edges[bucket.output] = tuple(sorted(set(borders)))
     return tuple(BucketFeature(column=bucket.output, of=bucket.column, edges=edges[bucket.output]) for bucket in buckets)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
@@ -23,7 +24,21 @@ from sparkring.spark_jobs.etl.columns.quantiles import quantiles
 _QUARTERS = (0.25, 0.5, 0.75)
 
 
-def fit_numbers(train: DataFrame, wanted: Sequence[tuple[NumberConfig, MomentPart | None]], *, rows: int,
+@dataclass(frozen=True)
+class TrainRows:
+    """How many rows are fitted on, and for errors which, and how to get others."""
+
+    count: int
+    which: str = "the train split"
+    others: str = ", or move prepare.split.validation_from"
+
+    def all_null(self, feature: str) -> SourceError:
+        """The error about a feature that is null in all of them."""
+        return SourceError(f"feature {feature} is null in all {self.count} rows of {self.which}, so nothing can be learned from it; "
+                           f"leave it out of prepare.features{self.others}.")
+
+
+def fit_numbers(train: DataFrame, wanted: Sequence[tuple[NumberConfig, MomentPart | None]], *, rows: TrainRows,
                 row_id: str, problems: list[SparkringError]) -> tuple[NumericFeature, ...]:
     """Fit numbers and parts of moments.
 
@@ -31,7 +46,7 @@ def fit_numbers(train: DataFrame, wanted: Sequence[tuple[NumberConfig, MomentPar
         train: The examples of the train split, with the columns that the numbers are made of.
         wanted: How each number is filled and scaled, and the part of a moment that it is; None for a column's own
             value.
-        rows: Rows of ``train``.
+        rows: Those of ``train``.
         row_id: The column that identifies a row.
         problems: Gets an error for each number that is null in all rows, is too large for a sum, or lacks a logarithm that it needs;
             then nothing is fitted.
@@ -50,8 +65,9 @@ def fit_numbers(train: DataFrame, wanted: Sequence[tuple[NumberConfig, MomentPar
         problems += found
         return ()
     middles = [number.column for number, _ in wanted if number.fill == "median" or number.scale == "robust"]
-    quarters = dict(zip(middles, quantiles(train, [(column, _QUARTERS) for column in middles], rows=rows, row_id=row_id), strict=True))
-    return tuple(_fitted(number, moment, figures[place], quarters.get(number.column, []), rows)
+    found_quarters = quantiles(train, [(column, _QUARTERS) for column in middles], rows=rows.count, row_id=row_id)
+    quarters = dict(zip(middles, found_quarters, strict=True))
+    return tuple(_fitted(number, moment, figures[place], quarters.get(number.column, []), rows.count)
                  for place, (number, moment) in enumerate(wanted))
 
 
@@ -77,15 +93,9 @@ def fit_label(train: DataFrame, label: str) -> Standardisation:
     return Standardisation(mean=middle + round(shift / std, 9) * std, std=std)  # the last digits depend on the order of sums
 
 
-def all_null(name: str, rows: int) -> SourceError:
-    """An error about a feature that is null in all train rows."""
-    return SourceError(f"feature {name} is null in all {rows} rows of the train split, so nothing can be learned from it; "
-                       "leave it out of prepare.features, or move prepare.split.validation_from.")
-
-
-def _problem(number: NumberConfig, figures: Row, rows: int) -> SourceError | None:
+def _problem(number: NumberConfig, figures: Row, rows: TrainRows) -> SourceError | None:
     if not figures["filled"]:
-        return all_null(number.column, rows)
+        return rows.all_null(number.column)
     if not (math.isfinite(figures["mean"]) and math.isfinite(figures["std"])):
         return SourceError(f"feature {number.column} has numbers too large to have a mean and a deviation: train rows reach from "
                            f"{figures['least']:g} to {figures['most']:g}; turn numbers that mean a missing value into nulls in the query.")

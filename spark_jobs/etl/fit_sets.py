@@ -9,10 +9,12 @@ from pyspark.sql import DataFrame
 
 from sparkring.conf.schema import PrepareConfig
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
-from sparkring.spark_jobs.etl.columns.splits import split_name, train_sets
+from sparkring.spark_jobs.etl.columns.splits import SPLITS, split_name, train_sets
 from sparkring.spark_jobs.etl.encoding.images import fit_images
 from sparkring.spark_jobs.etl.fit import fit
-from sparkring.spark_jobs.etl.fit_numbers import fit_label
+from sparkring.spark_jobs.etl.fit_numbers import TrainRows, fit_label
+
+_OTHER_FOLDS = ", or set fewer folds or another key (prepare.split)"
 
 
 def fit_sets(examples: DataFrame, config: PrepareConfig, rows: Mapping[str, int]) -> tuple[Preprocessing, tuple[Preprocessing, ...]]:
@@ -27,10 +29,12 @@ def fit_sets(examples: DataFrame, config: PrepareConfig, rows: Mapping[str, int]
     Raises:
         SourceError: as the fits raise it.
     """
-    fitted = tuple(_fit_on(examples, config, names, rows) for names in train_sets(config))
     if config.folds is None:
-        return fitted[0], ()
-    return suits_all(_fit_on(examples, config, config.folds.names, rows), fitted), fitted
+        return _fit_on(examples, config, SPLITS[:1], TrainRows(rows["train"])), ()
+    whole = _fit_on(examples, config, config.folds.names, TrainRows(_count(rows, config.folds.names), "all folds", ""))
+    fitted = tuple(_fit_on(examples, config, names, TrainRows(_count(rows, names), f"all folds but fold {fold}", _OTHER_FOLDS))
+                   for fold, names in enumerate(train_sets(config)))
+    return suits_all(whole, fitted), fitted
 
 
 def suits_all(whole: Preprocessing, folds: Sequence[Preprocessing]) -> Preprocessing:
@@ -45,15 +49,18 @@ def suits_all(whole: Preprocessing, folds: Sequence[Preprocessing]) -> Preproces
     return whole.model_copy(update={"buckets": tuple(buckets)})
 
 
-def _fit_on(examples: DataFrame, config: PrepareConfig, names: Sequence[str], rows: Mapping[str, int]) -> Preprocessing:
+def _fit_on(examples: DataFrame, config: PrepareConfig, names: Sequence[str], rows: TrainRows) -> Preprocessing:
     """Fit on the rows of these splits."""
     features, trains = config.features, split_name(config).isin(*names)
     train = examples.where(trains)
-    fitted = fit(train, features, rows=sum(rows[name] for name in names), row_id=config.id_column,
-                 min_category_rows=config.min_category_rows)
+    fitted = fit(train, features, rows=rows, row_id=config.id_column, min_category_rows=config.min_category_rows)
     found: dict[str, Any] = {}
     if features.image:
         found["image"] = fit_images(examples, features.image, train=trains, row_id=config.id_column)
     if config.task == "regression":
         found["label"] = fit_label(train, config.label)
     return fitted.model_copy(update=found)
+
+
+def _count(rows: Mapping[str, int], names: Sequence[str]) -> int:
+    return sum(rows[name] for name in names)

@@ -6,6 +6,7 @@ Not here: what a rank computes.
     driver                     task, one a slot                     rank, a process of its own
     barrier/launcher.py        barrier/task.py    pipes (rank/framing.py) ->  rank/main.py
     or horovod/launcher.py     barrier/watch.py   watches this task's rank
+    under_way.py               the rings of this driver that run at once
     gpus/source.py             rank/gpu.py        the rank's GPU: which, and whether it works
     meeting/driver.py          meeting/hosts.py   which rank runs where
       tasks meet here if they  meeting/rendezvous.py    one server, in the task of rank 0: Horovod's key-value store,

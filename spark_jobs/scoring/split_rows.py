@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import FloatType, StructField, StructType
 
 from sparkring.errors import DatasetChanged, DatasetError
+from sparkring.pipelines.data.dataset.folds import of_fold
 from sparkring.pipelines.data.dataset.integrity import check_footers
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
@@ -46,11 +47,18 @@ def version_for(card: ModelCard, version: int | None) -> Manifest:
         version: The config's ``dataset_version``; None for the version that the model was trained on.
     Raises:
         DatasetVersionNotFound: there is no such version.
-        DatasetError: its rows were encoded in another way than the model's train rows, or it is not what the model was trained on.
+        DatasetError: its rows were encoded in another way than the model's train rows, or it is not what the model was trained on; or it
+            has no such fold as the model's.
     """
     if version in (None, card.dataset_version):
         return trained_on(card)
     manifest = Dataset(card.dataset_url).manifest(version)
+    if card.fold is not None:
+        if card.fold >= len(manifest.folds):
+            raise DatasetError(f"version {version} of {card.dataset_url} has {len(manifest.folds) or 'no'} folds, and the model is that of "
+                               f"fold {card.fold} of version {card.dataset_version}, counted from 0; score its source with --input, or "
+                               "name a version that `sparkring prepare --append` made.")
+        manifest = of_fold(manifest, card.fold, url=card.dataset_url)
     if _figures(manifest.preprocessing) != _figures(card.preprocessing):
         raise DatasetError(f"version {version} of {card.dataset_url} was encoded with other figures than version {card.dataset_version}, "
                            "on which the model was trained; score its source with --input, or train on it. Versions of `sparkring "

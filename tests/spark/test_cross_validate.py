@@ -119,7 +119,7 @@ def test_each_row_is_validated_once_by_a_model_that_has_not_seen_it(spark: Spark
     labelled = {trip.id * 10 for trip in trips() if trip.late is not None}
     assert sorted(seen) == sorted(labelled - set(_rows(dataset, dataset.manifest(), "test")["row_id"].tolist()))
     assert found.metrics["loss"].mean == pytest.approx(np.mean([each.metrics["loss"] for each in found.folds]))
-    assert found.metrics["loss"].deviation == pytest.approx(np.std([each.metrics["loss"] for each in found.folds], ddof=1))
+    assert found.metrics["loss"].deviation == pytest.approx(np.std(np.array([each.metrics["loss"] for each in found.folds], float), ddof=1))
     document = json.loads(Path(found.document).read_text(encoding="utf-8"))
     assert [fold["run"] for fold in document["folds"]] == [each.run for each in found.folds]
     assert "Held-out auc by fold" in Path(found.page).read_text(encoding="utf-8")

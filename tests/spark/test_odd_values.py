@@ -27,6 +27,7 @@ from sparkring.pipelines.training.job.model_files import load_model, save_model
 from sparkring.spark_jobs.etl.columns.derive import value_of
 from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.etl.fit import fit
+from sparkring.spark_jobs.etl.fit_numbers import TrainRows
 from sparkring.spark_jobs.exporting.encoders import TableEncoder
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import predict, score
@@ -139,7 +140,7 @@ def test_what_a_float32_cannot_hold_is_refused_where_it_is_fitted(
 def _encoded(frame: DataFrame, scale: str) -> list[float]:
     """The column x, fitted on all rows."""
     features = FeaturesConfig.model_validate({"numeric": [{"column": "x", "scale": scale}]})
-    fitted = fit(frame, features, rows=frame.count(), row_id="row_id", min_category_rows=1)
+    fitted = fit(frame, features, rows=TrainRows(frame.count()), row_id="row_id", min_category_rows=1)
     return [row["x"] for row in encode(frame, fitted).orderBy("row_id").collect()]
 
 

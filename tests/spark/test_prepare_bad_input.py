@@ -47,6 +47,10 @@ def _yielding(more: str) -> dict[str, Any]:
     return {"query": f"SELECT id * 10 AS row_id, day, late, km, km AS km2, city, {more} FROM trips"}
 
 
+IN_FOLDS = {**_yielding("IF(city <=> 'Cork', 'a', 'b') AS side"), "split": {"by": "fold", "column": "side", "folds": 2, "seed": 0}}
+"""Rows from Cork are fold 1, all others are fold 0."""
+
+
 def _early(trip: Trip) -> bool:
     return trip.day < VALIDATION_FROM
 
@@ -205,6 +209,13 @@ BAD = {
     "a number that is all null in train": Bad(
         SourceError, r"feature km is null in all 594 rows of the train split, so nothing can be learned from it",
         settings=_features("km"), change=lambda trip: replace(trip, km=None) if _early(trip) else trip),
+    "a number that is all null in all folds but one": Bad(
+        SourceError, r"^feature km is null in all \d+ rows of all folds but fold 1, so nothing .*; leave it out of prepare\.features, or "
+                     r"set fewer folds or another key \(prepare\.split\)\.$",
+        settings=IN_FOLDS | _features("km"), change=lambda trip: trip if trip.city == "Cork" else replace(trip, km=None)),
+    "a number that is all null in every fold": Bad(
+        SourceError, r"^feature km is null in all \d+ rows of all folds, so nothing .*; leave it out of prepare\.features\.$",
+        settings=IN_FOLDS | _features("km"), change=lambda trip: replace(trip, km=None if trip.late is not None else 1.0)),
     "a category that is all null in train": Bad(
         SourceError, r"feature city is null in all 594 rows of the train split",
         change=lambda trip: replace(trip, city=None) if _early(trip) else trip),

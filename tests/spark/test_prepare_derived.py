@@ -34,6 +34,7 @@ from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.training.job.tasks import shapes_of
 from sparkring.spark_jobs.etl import fit as fitting
+from sparkring.spark_jobs.etl.fit_numbers import TrainRows
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.export import export
 from sparkring.spark_jobs.prepare import prepare
@@ -210,7 +211,8 @@ def test_held_out_rows_change_nothing_that_was_fitted(made: Config, spark: Spark
     prepare(other, spark=spark)
     assert _manifest(other).preprocessing == _manifest(made).preprocessing
     assert _manifest(other).content_id != _manifest(made).content_id
-    everything = fitting.fit(_raw(spark, other), other.prepare.features, rows=400, row_id="row_id", min_category_rows=2)  # the control
+    rows = TrainRows(400)  # the control: all of them
+    everything = fitting.fit(_raw(spark, other), other.prepare.features, rows=rows, row_id="row_id", min_category_rows=2)
     assert everything.buckets != _manifest(made).preprocessing.buckets
     assert everything.numeric != _manifest(made).preprocessing.numeric
 
@@ -220,7 +222,7 @@ def test_quantiles_of_many_rows_come_from_a_sample_that_only_their_ids_decide(
     monkeypatch.setattr(seams.QUANTILES_SAMPLE_ROWS, 200)
 
     def fit(frame: DataFrame) -> Preprocessing:
-        return fitting.fit(frame, made.prepare.features, rows=400, row_id="row_id", min_category_rows=2)
+        return fitting.fit(frame, made.prepare.features, rows=TrainRows(400), row_id="row_id", min_category_rows=2)
 
     edges = [fit(frame).buckets[0].edges for frame in (_raw(spark, made), _raw(spark, made).repartition(5).orderBy(sf.desc("agent")))]
     assert edges[0] == edges[1]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from sparkring.conf.loading import load_config
@@ -39,4 +40,4 @@ def needs(*overrides: str) -> Needs:
 def session(**settings: str) -> SparkSession:
     """Something with the properties of a session, ``__`` for each dot; tests in tests/spark look at real ones."""
     values = {key.replace("__", "."): value for key, value in settings.items()}
-    return cast("SparkSession", SimpleNamespace(conf=SimpleNamespace(get=values.get)))
+    return cast("SparkSession", SimpleNamespace(conf=SimpleNamespace(get=values.get), version=pyspark.__version__))

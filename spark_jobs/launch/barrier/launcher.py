@@ -19,7 +19,7 @@ from sparkring.conf.schema import RingConfig
 from sparkring.errors import HostsLeftOut, NotEnoughSlots, RingError, SparkringError
 from sparkring.spark_jobs.launch.barrier.cut_off import end_of_stage
 from sparkring.spark_jobs.launch.barrier.task import SCHEMA, Launch, run_task
-from sparkring.spark_jobs.launch.gpus.source import dealt_gpus, rank_resources
+from sparkring.spark_jobs.launch.gpus.source import rank_resources
 from sparkring.spark_jobs.launch.meeting.driver import DriverMeeting, unreachable
 from sparkring.spark_jobs.launch.meeting.driver_address import driver_address
 from sparkring.spark_jobs.launch.meeting.encryption import require_plaintext_allowed
@@ -41,8 +41,8 @@ LATE_START_S = 10.0
 
 
 def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: int, spark: SparkSession, config: RingConfig,
-                   left_out: Collection[str] = ()) -> list[Json]:
-    """Run ``fn`` on the tasks of a stage; see ``run_ring``.
+                   gpus: tuple[str, ...] | None = None, left_out: Collection[str] = ()) -> list[Json]:
+    """Run ``fn`` on the tasks of a stage; see ``run_ring``, which deals ``gpus`` out.
 
     Spark offers no way to exclude hosts. To leave some out, the stage takes all slots, and only tasks on other hosts get ranks. Where the
     number of slots is unknown (Spark Connect), no host is left out.
@@ -53,7 +53,7 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     from pyspark import cloudpickle
 
     require_plaintext_allowed(spark, config)
-    resources, gpus = rank_resources(spark, config), dealt_gpus(spark, config, num_ranks=num_ranks)
+    resources = rank_resources(spark, config)
     require_slots(spark, num_ranks=num_ranks, within_s=config.start_timeout_s, resources=resources)
     slots = slots_of(spark, resources) if left_out else None
     left_out = left_out if slots is not None else ()

@@ -1,7 +1,8 @@
 """Where the ranks of a ring get their GPUs.
 
     master             launcher        GPUs
-    local[n]           any             dealt out: rank r gets the r-th that the driver could use; Spark schedules none there
+    local[n]           any             dealt out: rank r gets the r-th that the driver could use, and that no other ring has; Spark
+                                       schedules none there
     standalone, YARN,  barrier         Spark's, by a resource profile of the ring's stage: a GPU and train.ring.threads_per_rank cores
     Kubernetes                         for each task, whatever the session's tasks get
     any other case     any             Spark's, by the session's own spark.task.resource.gpu.amount, which holds for every stage
@@ -12,11 +13,14 @@ further executors for a profile, while those of the session keep GPUs and cores 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import EnvironmentProblem
 from sparkring.spark_jobs.launch.gpus.visible import VARIABLE, visible_gpus
+from sparkring.spark_jobs.launch.under_way import RINGS
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.settings import setting
 from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, is_local, master_of
@@ -28,8 +32,26 @@ if TYPE_CHECKING:
 _OR_CPUS = "train.ring.allow_cpu_fallback=true to train on CPUs instead"
 
 
-def dealt_gpus(spark: SparkSession, config: RingConfig, *, num_ranks: int) -> tuple[str, ...] | None:
-    """The GPUs of ranks 0, 1, ... where the launcher deals them out; None where it does not.
+@contextmanager
+def dealt_gpus(spark: SparkSession, config: RingConfig, *, num_ranks: int) -> Iterator[tuple[str, ...] | None]:
+    """While a ring runs: the GPUs of its ranks 0, 1, ... where the launcher deals them out; None where it does not.
+
+    No two rings of a driver that run at once get the same one. With ``allow_cpu_fallback`` there may be fewer than ranks.
+
+    Raises:
+        EnvironmentProblem: there are fewer GPUs than ranks, or other rings have them.
+    """
+    found = gpus_to_deal(spark, config, num_ranks=num_ranks)
+    with RINGS.one(found or (), most=num_ranks) as dealt:
+        if found is not None and len(dealt) < num_ranks and not config.allow_cpu_fallback:
+            raise EnvironmentProblem(
+                f"device is cuda, and of {describe(found)} other rings of this driver leave {len(dealt)} for {num_ranks} rank(s); run "
+                f"fewer rings at once, or set {_OR_CPUS}.")
+        yield None if found is None else dealt
+
+
+def gpus_to_deal(spark: SparkSession, config: RingConfig, *, num_ranks: int) -> tuple[str, ...] | None:
+    """The GPUs that the launcher deals out to rings of so many ranks; None where it does not.
 
     With ``allow_cpu_fallback`` there may be fewer than ranks.
 
@@ -51,7 +73,7 @@ def dealt_gpus(spark: SparkSession, config: RingConfig, *, num_ranks: int) -> tu
         raise EnvironmentProblem(
             f"device is cuda, and this machine has {describe(found)} for {num_ranks} rank(s), each of which needs one of its own; set "
             f"{fewer}or {_OR_CPUS}.")
-    return found[:num_ranks]
+    return found
 
 
 def describe(gpus: tuple[str, ...]) -> str:

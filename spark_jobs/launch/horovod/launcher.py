@@ -31,7 +31,7 @@ from uuid import uuid4
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import DeadlinePassed, EnvironmentProblem, RingError
 from sparkring.pipelines.parallel.context import RankContext
-from sparkring.spark_jobs.launch.gpus.source import dealt_gpus, rank_resources
+from sparkring.spark_jobs.launch.gpus.source import rank_resources
 from sparkring.spark_jobs.launch.horovod.hardening import hardened_launch
 from sparkring.spark_jobs.launch.horovod.ranks import HorovodRanks
 from sparkring.spark_jobs.launch.meeting.driver_address import driver_address
@@ -69,13 +69,13 @@ class RankSettings:
     """The GPUs of the ranks, if the launcher deals them out; None: Spark assigns them."""
 
 
-def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: int, spark: SparkSession, config: RingConfig) -> list[Json]:
-    """Run ``fn`` by ``horovod.spark.run``; see ``run_ring``."""
+def run_by_horovod(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: int, spark: SparkSession, config: RingConfig,
+                   gpus: tuple[str, ...] | None = None) -> list[Json]:
+    """Run ``fn`` by ``horovod.spark.run``; see ``run_ring``, which deals ``gpus`` out."""
     if spark_context(spark) is None:
         raise EnvironmentProblem("launcher horovod.spark needs a SparkContext, which Spark Connect does not have; use launcher: barrier.")
     require_plaintext_allowed(spark, config)
     rank_resources(spark, config)  # refuses where Spark would assign no GPU
-    gpus = dealt_gpus(spark, config, num_ranks=num_ranks)
     require_slots(spark, num_ranks=num_ranks, within_s=config.start_timeout_s)
     import horovod.spark
     from horovod.runner.common.util.timeout import TimeoutException

@@ -25,7 +25,8 @@ def _picture(name: str, folds: Sequence[FoldResult], found: Spread) -> Picture:
         axes = figure.add_subplot()
         axes.axhspan(mean - deviation, mean + deviation, color=BASE_RATE.light, alpha=0.25, linewidth=0)
         axes.axhline(mean, color=BASE_RATE.light)
-        axes.plot([each.fold for each in folds], [each.metrics[name] for each in folds], "o", color=NETWORK.light)
+        values = [value for each in folds if (value := each.metrics[name]) is not None]
+        axes.plot([each.fold for each in folds], values, "o", color=NETWORK.light)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
         axes.set_xlim(-0.5, len(folds) - 0.5)
         name_axes(axes, x="fold", y=name)

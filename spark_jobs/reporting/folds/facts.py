@@ -20,8 +20,8 @@ class FoldResult:
     """Of the fold."""
     epochs: int
     steps: int
-    metrics: Mapping[str, float]
-    """Held-out metrics of the epoch that became the model."""
+    metrics: Mapping[str, float | None]
+    """Held-out metrics of the epoch that became the model; None for one that is not finite, for which JSON has no number."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,10 @@ def spreads(folds: Sequence[FoldResult]) -> dict[str, Spread]:
     return {name: spread([each.metrics[name] for each in folds]) for name in names}
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float | None]) -> Spread:
     """Mean and sample standard deviation of at least two values."""
-    return Spread(fmean(values), stdev(values)) if all(map(math.isfinite, values)) else Spread(None, None)
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return Spread(fmean(finite), stdev(finite)) if len(finite) == len(values) else Spread(None, None)
 
 
 def verdict(folds: Sequence[FoldResult]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,20 +13,23 @@ import pytest
 from harness.datasets import write_dataset
 from sparkring.cli.cross_validate import _print
 from sparkring.cli.stored.runs import _version
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, TabularModelConfig
 from sparkring.errors import ConfigError, DatasetError, RankDied, Stopped
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, Preprocessing
+from sparkring.pipelines.training.job.model_files import ModelCard
 from sparkring.spark_jobs.cross_validating.cross_validate import CrossValidation, _train_all, _trainings, cross_validate
 from sparkring.spark_jobs.etl.fit_sets import suits_all
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.reporting.folds.charts import fold_pictures
 from sparkring.spark_jobs.reporting.folds.facts import FoldResult, Spread, spread, spreads, verdict
 from sparkring.spark_jobs.run.identity import identity_of, name_of
+from sparkring.spark_jobs.scoring.split_rows import version_for
 from sparkring.spark_jobs.spark.progress import SILENT
 from sparkring.spark_jobs.stored.runs import RunSummary
 from sparkring.spark_jobs.train import TrainResult, train
 from tests.support import seams
+from tests.support.doctor_samples import session
 from tests.support.training import train_config
 
 
@@ -95,6 +99,37 @@ def test_a_run_that_is_of_no_fold_has_the_identity_that_it_had_before_there_were
     assert set(identity_of(_config(tmp_path), manifest)) == {"format", "content_id", "dataset_version", "model", "train", "lanes"}
 
 
+def _cross_validated(monkeypatch: pytest.MonkeyPatch, folder: Path, *, master: str = "local[8]", metric: float = 0.5,
+                     **ring: Any) -> CrossValidation:
+    """Of two folds, where nothing is trained: on eight slots, and one GPU of this machine or of the only executor."""
+    write_dataset(folder / "dataset", [[300]]).commit(_in_folds(folder / "other").model_copy(update={"version": 2}))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.setattr(seams.RINGS_AT_ONCE_SLOTS_OF, lambda _, resources: resources.gpus if resources else 8)
+    monkeypatch.setattr(seams.GPUS_PROFILE_OF, lambda *_: None)
+    monkeypatch.setattr(seams.CROSS_VALIDATE_TRAIN, lambda config, **_: replace(
+        _trained(f"v2-{config.fold}"), validation={"loss": 0.5, "auc": metric if config.fold else 0.5}))
+    config = _config(folder)
+    config = config.changed(train=config.train.changed(ring=config.train.ring.changed(**ring)))
+    return cross_validate(config, spark=session(spark__master=master, spark__executor__resource__gpu__amount="1"))
+
+
+def test_no_two_folds_that_train_at_once_share_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert _cross_validated(monkeypatch, tmp_path / "cpu").at_once == 2
+    assert _cross_validated(monkeypatch, tmp_path / "gpu", device="cuda").at_once == 1
+    assert _cross_validated(monkeypatch, tmp_path / "executor", device="cuda", master="spark://here:7077").at_once == 1
+
+
+def test_a_metric_that_is_no_number_is_null_in_the_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = _cross_validated(monkeypatch, tmp_path, metric=math.nan)
+
+    def refused(word: str) -> None:
+        raise AssertionError(word)
+
+    document = json.loads(Path(found.document.removeprefix("file://")).read_text(encoding="utf-8"), parse_constant=refused)
+    assert [fold["metrics"]["auc"] for fold in document["folds"]] == [0.5, None]
+    assert document["metrics"]["auc"] == {"mean": None, "deviation": None}
+
+
 def test_a_version_that_is_not_in_folds_is_refused(tmp_path: Path) -> None:
     write_dataset(tmp_path / "dataset", [[300]])
     with pytest.raises(DatasetError, match=r"version 1 of .* is not in folds; prepare one with prepare\.split=\{by: fold"):
@@ -107,6 +142,28 @@ def test_training_on_no_fold_of_a_version_in_folds_is_refused(tmp_path: Path) ->
     with pytest.raises(ConfigError, match=r"version 2 of .* is in 2 folds; train on all but each of them with `sparkring cross-validate`, "
                                           r"or on all but one with --set fold=0"):
         train(_config(tmp_path))
+
+
+def _fitted(manifest: Manifest, *means: float) -> tuple[Preprocessing, ...]:
+    """What was fitted for each fold: the mean of one number tells them apart."""
+    first, *others = manifest.preprocessing.numeric
+    return tuple(manifest.preprocessing.model_copy(update={"numeric": (first.model_copy(update={"mean": mean}), *others)})
+                 for mean in means)
+
+
+def test_a_fold_s_model_reads_that_fold_of_another_version(tmp_path: Path) -> None:
+    dataset, made = write_dataset(tmp_path / "dataset", [[300]]), _in_folds(tmp_path / "other")
+    for version, folds in enumerate((_fitted(made, 1.0, 2.0), _fitted(made, 3.0, 4.0), _fitted(made, 1.0), ()), start=2):
+        dataset.commit(made.model_copy(update={"version": version, "folds": folds}))
+    card = ModelCard(name="m", model=TabularModelConfig(), preprocessing=_fitted(made, 1.0, 2.0)[1], dataset_url=dataset.url,
+                     dataset_version=1, fold=1, content_id="c", epoch=1, step=1, validation={}, code_version="test")
+    found = version_for(card, 2)
+    assert (found.fold, found.splits) == (1, dataset.manifest(2, fold=1).splits)
+    with pytest.raises(DatasetError, match=r"version 3 of .* was encoded with other figures than version 1"):
+        version_for(card, 3)
+    for version, words in ((4, "1 folds"), (5, "no folds")):
+        with pytest.raises(DatasetError, match=rf"version {version} of .* has {words}, and the model is that of fold 1 of version 1.*;"):
+            version_for(card, version)
 
 
 def _trained(name: str) -> TrainResult:

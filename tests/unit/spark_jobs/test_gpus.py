@@ -9,7 +9,7 @@ import pytest
 
 from sparkring.conf.schema import RingConfig, SparkConfig
 from sparkring.errors import EnvironmentProblem
-from sparkring.spark_jobs.launch.gpus.source import dealt_gpus, rank_resources
+from sparkring.spark_jobs.launch.gpus.source import dealt_gpus, gpus_to_deal, rank_resources
 from sparkring.spark_jobs.launch.gpus.visible import listed_gpus, named_gpus, visible_gpus
 from sparkring.spark_jobs.spark.session import _new_session
 from tests.support.doctor_samples import session
@@ -69,34 +69,51 @@ def test_a_machine_without_the_program_has_none_and_one_whose_driver_is_broken_i
     with pytest.raises(EnvironmentProblem, match=r"ended with code 9: NVIDIA-SMI has failed; repair the NVIDIA driver, or name the GPUs"):
         visible_gpus()
     with pytest.raises(EnvironmentProblem, match="NVIDIA-SMI has failed"):
-        dealt_gpus(session(**LOCAL), cuda(), num_ranks=2)
-    assert dealt_gpus(session(**LOCAL), cuda(allow_cpu_fallback=True), num_ranks=2) == ()
+        gpus_to_deal(session(**LOCAL), cuda(), num_ranks=2)
+    assert gpus_to_deal(session(**LOCAL), cuda(allow_cpu_fallback=True), num_ranks=2) == ()
 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_gpus_are_dealt_out_on_a_local_master_only() -> None:
-    assert dealt_gpus(session(**LOCAL), cuda(), num_ranks=2) == ("0", "1")
-    assert dealt_gpus(session(**LOCAL), cuda(), num_ranks=1) == ("0",)
-    assert dealt_gpus(session(spark__master="local[*, 4]"), cuda(), num_ranks=2) == ("0", "1")  # Databricks' single node
-    assert dealt_gpus(session(**LOCAL), RingConfig(), num_ranks=9) is None
-    assert dealt_gpus(session(**CLUSTER), cuda(), num_ranks=9) is None
-    assert dealt_gpus(session(spark__master="local-cluster[1,4,1024]"), cuda(), num_ranks=9) is None
+    assert gpus_to_deal(session(**LOCAL), cuda(), num_ranks=2) == ("0", "1")
+    assert gpus_to_deal(session(**LOCAL), cuda(), num_ranks=1) == ("0", "1")
+    assert gpus_to_deal(session(spark__master="local[*, 4]"), cuda(), num_ranks=2) == ("0", "1")  # Databricks' single node
+    assert gpus_to_deal(session(**LOCAL), RingConfig(), num_ranks=9) is None
+    assert gpus_to_deal(session(**CLUSTER), cuda(), num_ranks=9) is None
+    assert gpus_to_deal(session(spark__master="local-cluster[1,4,1024]"), cuda(), num_ranks=9) is None
 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_more_ranks_than_gpus_are_refused_unless_they_may_use_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvironmentProblem, match=r"2 GPUs \(0, 1\) in .* for 3 rank\(s\).*; set train.num_ranks=2, or train.ring.allow"):
-        dealt_gpus(session(**LOCAL), cuda(), num_ranks=3)
-    assert dealt_gpus(session(**LOCAL), cuda(allow_cpu_fallback=True), num_ranks=3) == ("0", "1")
+        gpus_to_deal(session(**LOCAL), cuda(), num_ranks=3)
+    assert gpus_to_deal(session(**LOCAL), cuda(allow_cpu_fallback=True), num_ranks=3) == ("0", "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(EnvironmentProblem, match=r"no GPUs in CUDA_VISIBLE_DEVICES .*; set CUDA_VISIBLE_DEVICES if the driver hides some"):
-        dealt_gpus(session(**LOCAL), cuda(), num_ranks=1)
+        gpus_to_deal(session(**LOCAL), cuda(), num_ranks=1)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_rings_at_once_have_gpus_of_their_own() -> None:
+    with dealt_gpus(session(**LOCAL), cuda(), num_ranks=1) as first:
+        with dealt_gpus(session(**LOCAL), cuda(), num_ranks=1) as second:
+            assert (first, second) == (("0",), ("1",))
+            with (pytest.raises(EnvironmentProblem, match=r"of 2 GPUs \(0, 1\) in .* other rings of this driver leave 0 for 1 rank"),
+                  dealt_gpus(session(**LOCAL), cuda(), num_ranks=1)):
+                pass
+            with dealt_gpus(session(**LOCAL), cuda(allow_cpu_fallback=True), num_ranks=1) as third, \
+                    dealt_gpus(session(**LOCAL), RingConfig(), num_ranks=1) as on_cpus:
+                assert (third, on_cpus) == ((), None)
+        with dealt_gpus(session(**LOCAL), cuda(), num_ranks=1) as fourth:
+            assert fourth == second, "it is free again"
+    with dealt_gpus(session(**LOCAL), cuda(), num_ranks=2) as both:
+        assert both == ("0", "1")
 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_amounts_that_no_local_task_could_ever_get_are_refused() -> None:
     with pytest.raises(EnvironmentProblem, match=r"spark.task.resource.gpu.amount is set, and Spark assigns no GPUs .*; unset it"):
-        dealt_gpus(session(**LOCAL, **BY_SESSION), cuda(), num_ranks=1)
+        gpus_to_deal(session(**LOCAL, **BY_SESSION), cuda(), num_ranks=1)
     with pytest.raises(EnvironmentProblem, match=r"Spark assigns no GPUs on the master local\[2\]; unset it"):
         _new_session(SparkConfig(master="local[2]", conf={"spark.task.resource.gpu.amount": "1"}), "tests")
 
