@@ -54,7 +54,10 @@ def _complaint(error: ErrorDetails) -> str:
     if error["type"] == UNKNOWN:
         known = list(section.model_fields) if section else []
         elsewhere = [key for key in all_keys(Config) if key.rpartition(".")[2] == path[-1]]
-        hint = f"; did you mean {elsewhere[0]!r}?" if elsewhere else nearest(path[-1], known)
+        if where in elsewhere:
+            hint = f"; another kind of {where.rpartition('.')[0]} has it, so choose that kind, or leave it out"
+        else:
+            hint = f"; did you mean {elsewhere[0]!r}?" if elsewhere else nearest(path[-1], known)
         return f"unknown key {where}{hint} (known here: {', '.join(known)})"
     if error["type"] == "missing":
         return f"{where} is required and has no value; add it to the file or give --set {where}=..."
