@@ -211,12 +211,12 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _wires_carry_exact_gradients_of_float32(self) -> Self:
         kind, ring = self.strategy.kind, self.ring
-        if kind == "stale_sync" and ring.allreduce != "horovod":
-            raise ValueError(f"train.ring.allreduce={ring.allreduce} is about sums over all ranks, and train.strategy=stale_sync has none; "
-                             "leave train.ring.allreduce out")
         if ring.wire != "exact" and kind != "exact":
             raise ValueError(f"train.ring.wire={ring.wire} rounds gradients, and train.strategy={kind} sends models; set train.ring.wire "
                              "to exact")
+        if kind == "stale_sync" and ring.allreduce != "horovod":
+            raise ValueError(f"train.ring.allreduce={ring.allreduce} is about sums over all ranks, and train.strategy=stale_sync has none; "
+                             "leave train.ring.allreduce out")
         if ring.wire != "exact" and self.precision == "float64":
             raise ValueError(f"train.ring.wire={ring.wire} rounds gradients, and train.precision=float64 is for comparing runs exactly; "
                              "set train.ring.wire to exact, or train.precision to float32")
