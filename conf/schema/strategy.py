@@ -18,7 +18,7 @@ class ExactConfig(Section):
 class LocalSgdConfig(Section):
     """Each rank updates a model of its own; from time to time all take the mean of their models, by the rows that each learned from.
 
-    Equal to ``exact`` only with one exchange a step, averaged optimizer state, and sgd.
+    Equal to ``exact`` only with one exchange a step, averaged optimizer state, and sgd without ``clip_norm``.
     """
 
     kind: Literal["local_sgd"] = "local_sgd"

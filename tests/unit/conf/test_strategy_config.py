@@ -45,6 +45,26 @@ def test_a_strategy_that_python_made_keeps_its_kind_under_other_keys(tmp_path: P
     assert load_config(made, train={"strategy": {"kind": "exact"}}).train.strategy == ExactConfig()
 
 
+@pytest.mark.parametrize(("servers", "message"), [
+    (0, "train.strategy.servers: Input should be 'peers' or greater than 0 (found 0)"),
+    ("peer", "train.strategy.servers: Input should be 'peers' or a valid integer, unable to parse string as an integer (found 'peer')")])
+def test_a_number_of_servers_that_is_none_is_told_in_one_line(tmp_path: Path, servers: object, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        train_config(tmp_path, train={"strategy": {"kind": "stale_sync", "servers": servers}})
+    assert str(raised.value) == f"config test: {message}"
+
+
+@pytest.mark.parametrize("kind", ["local_sgd", "stale_sync"])
+def test_batch_normalisation_is_told_to_need_exact_and_to_set_nothing_that_is_then_refused(tmp_path: Path, kind: str) -> None:
+    message = ("model.norm=batch normalises over all rows of a micro-batch, which needs train.strategy: exact, and train.strategy is "
+               f"{kind}; set it to exact, or choose a network without batch normalisation")
+    with pytest.raises(ConfigError) as raised:
+        train_config(tmp_path, model={"kind": "image", "norm": "batch"}, train={"strategy": kind})
+    assert str(raised.value) == f"config test: {message}"
+    with pytest.raises(ConfigError, match=r"cuts it or its rows; leave train\.parallel out, or set train\.strategy to"):
+        train_config(tmp_path, model={"kind": "image", "norm": "batch"}, train={"strategy": kind, "parallel": {"micro_batches": 2}})
+
+
 def test_a_key_of_another_kind_is_told_to_be_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown key train\.strategy\.bound; another kind of train\.strategy has it, so choose that"):
         load_config(train_config(tmp_path), ["train.strategy.bound=2"])
