@@ -3,8 +3,8 @@
 A name is a shipped file without its ending (``local/flights``) or the path of a YAML file. A file may say
 ``extends: base/flights``: keys that it does not mention come from there (a shipped name, or a path relative to the file
 that extends it). Later wins: base, file, ``--set``, keywords. Mappings are merged key by key; anything else is replaced whole.
-So is a split, model or source by one of another kind. Relative paths begin at the folder of the file that holds them
-(paths.py).
+So is a split, model, strategy or source by one of another kind. Relative paths begin at the folder of the file that holds
+them (paths.py).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sparkring.conf.paths import anchored
 from sparkring.conf.problems import explain
 from sparkring.conf.schema import Config, kind_of_source
 from sparkring.conf.schema.data.splits import IN_PLACE_OF
+from sparkring.conf.schema.strategy import in_full
 from sparkring.conf.strict_yaml import parse_file, parse_value
 from sparkring.errors import ConfigError, in_lines, nearest
 
@@ -94,6 +95,8 @@ def _loaded(config: ConfigLike, overrides: Sequence[str], keys: Mapping[str, Any
         if not overrides and not keys:
             return config
         values, origin = config.model_dump(exclude_unset=True), config.name
+        if "strategy" in values.get("train", {}):  # one that Python made has a kind of its own, which nobody set
+            values["train"]["strategy"]["kind"] = config.train.strategy.kind
     elif isinstance(config, Mapping):
         values, origin = _over_parents(config, folder=Path(), seen=(), as_written=as_written), "(a mapping)"
     else:
@@ -150,7 +153,7 @@ def _key_path(key: str) -> list[str]:
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
-        old = merged.get(key)
+        old = in_full(merged.get(key)) if key == "strategy" else merged.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping) and not _another_kind(key, old, value):
             kept = {name: one for name, one in old.items() if key != "split" or IN_PLACE_OF.get(name) not in value}
             value = _merge(kept, value)  # noqa: PLW2901 - what stands here now
@@ -162,6 +165,6 @@ def _another_kind(key: str, old: Mapping[str, Any], value: Mapping[str, Any]) ->
     """Whether ``value`` is another kind of section than ``old``, so that keys of the old one have no meaning in it."""
     if "format" in value:  # a source
         return kind_of_source(value) != kind_of_source(old)
-    word, default = {"split": ("by", "time"), "model": ("kind", "tabular")}.get(key, ("", ""))
+    word, default = {"split": ("by", "time"), "model": ("kind", "tabular"), "strategy": ("kind", "exact")}.get(key, ("", ""))
     before = old.get(word, default)
     return bool(value.get(word, before) != before)

@@ -20,8 +20,10 @@ LONGEST_SHOWN = 200
 """Most characters of a wrong value that an error shows."""
 UNKNOWN = "extra_forbidden"
 """Pydantic's type of an error about a key that the schema does not have."""
-_TYPE = re.compile(r"str|int|float|\w+\[.*\]")
+_TYPE = re.compile(r"str|int|float|constrained-\w+|\w+\[.*\]")
 """Pydantic's tag of a plain type, e.g. ``tuple[str, ...]``."""
+_EXPECTED = "Input should be "
+"""Pydantic's beginning of what a type wants."""
 
 
 def explain(error: ValidationError, origin: str) -> str:
@@ -33,7 +35,9 @@ def explain(error: ValidationError, origin: str) -> str:
     complaints = sorted(error.errors(include_url=False), key=lambda complaint: complaint["type"] != UNKNOWN)
     by_key: dict[str, ErrorDetails] = {}
     for each in complaints:  # pydantic complains once for each type that a value may have
-        by_key.setdefault(".".join(_without_tags(each["loc"])[0]), each)
+        first = by_key.setdefault(".".join(_without_tags(each["loc"])[0]), each)
+        if first is not each and first["type"] == "literal_error" and each["msg"].startswith(_EXPECTED):  # a word, or a number
+            first["msg"] = f"{first['msg']} or {each['msg'].removeprefix(_EXPECTED)}"
     misspelt = {_hint(each) for each in by_key.values() if each["type"] == UNKNOWN}
     return in_lines(f"config {origin}", [_complaint(each) for key, each in by_key.items()
                                          if each["type"] != "missing" or key not in misspelt])
@@ -54,7 +58,10 @@ def _complaint(error: ErrorDetails) -> str:
     if error["type"] == UNKNOWN:
         known = list(section.model_fields) if section else []
         elsewhere = [key for key in all_keys(Config) if key.rpartition(".")[2] == path[-1]]
-        hint = f"; did you mean {elsewhere[0]!r}?" if elsewhere else nearest(path[-1], known)
+        if where in elsewhere:
+            hint = f"; another kind of {where.rpartition('.')[0]} has it, so choose that kind, or leave it out"
+        else:
+            hint = f"; did you mean {elsewhere[0]!r}?" if elsewhere else nearest(path[-1], known)
         return f"unknown key {where}{hint} (known here: {', '.join(known)})"
     if error["type"] == "missing":
         return f"{where} is required and has no value; add it to the file or give --set {where}=..."

@@ -18,7 +18,7 @@ class ExactConfig(Section):
 class LocalSgdConfig(Section):
     """Each rank updates a model of its own; from time to time all take the mean of their models, by the rows that each learned from.
 
-    Equal to ``exact`` only with one exchange a step, averaged optimizer state, and sgd.
+    Equal to ``exact`` only with one exchange a step, averaged optimizer state, and sgd without ``clip_norm``.
     """
 
     kind: Literal["local_sgd"] = "local_sgd"
@@ -42,8 +42,8 @@ class StaleSyncConfig(Section):
     """Learning rate of a stale update: ``constant`` as of any other; ``inverse`` divides it by 1 + staleness."""
 
 
-def _in_full(value: object) -> object:
-    """The section that a word stands for."""
+def in_full(value: object) -> object:
+    """The section that a word stands for; a section as it is."""
     return {"kind": value} if isinstance(value, str) else value
 
 
@@ -55,5 +55,5 @@ def _kind(value: object) -> object:
 StrategyConfig = Annotated[
     Annotated[ExactConfig, Tag("exact")] | Annotated[LocalSgdConfig, Tag("local_sgd")] | Annotated[StaleSyncConfig, Tag("stale_sync")],
     Discriminator(_kind, custom_error_type="kind", custom_error_message="unknown kind; give exact, local_sgd or stale_sync"),
-    BeforeValidator(_in_full)]
+    BeforeValidator(in_full)]
 """Any of the strategies, told apart by ``kind``."""

@@ -11,6 +11,7 @@ from sparkring.conf.schema.base.section import LocalPath, Positive, Seconds, Sec
 from sparkring.conf.schema.optimizer import OptimizerConfig
 from sparkring.conf.schema.parallel import ParallelConfig
 from sparkring.conf.schema.strategy import ExactConfig, StaleSyncConfig, StrategyConfig
+from sparkring.errors import ConfigError
 
 HeldOutMetric = Literal["loss", "auc", "average_precision", "accuracy", "rmse", "mae", "r2"]
 """A held-out metric that may choose the best epoch; the task decides which ones there are."""
@@ -211,12 +212,12 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _wires_carry_exact_gradients_of_float32(self) -> Self:
         kind, ring = self.strategy.kind, self.ring
-        if kind == "stale_sync" and ring.allreduce != "horovod":
-            raise ValueError(f"train.ring.allreduce={ring.allreduce} is about sums over all ranks, and train.strategy=stale_sync has none; "
-                             "leave train.ring.allreduce out")
         if ring.wire != "exact" and kind != "exact":
             raise ValueError(f"train.ring.wire={ring.wire} rounds gradients, and train.strategy={kind} sends models; set train.ring.wire "
                              "to exact")
+        if kind == "stale_sync" and ring.allreduce != "horovod":
+            raise ValueError(f"train.ring.allreduce={ring.allreduce} is about sums over all ranks, and train.strategy=stale_sync has none; "
+                             "leave train.ring.allreduce out")
         if ring.wire != "exact" and self.precision == "float64":
             raise ValueError(f"train.ring.wire={ring.wire} rounds gradients, and train.precision=float64 is for comparing runs exactly; "
                              "set train.ring.wire to exact, or train.precision to float32")
@@ -258,6 +259,18 @@ class TrainConfig(Section):
     def fitted_to(self, train_rows: int) -> Self:
         """This section with ``batch_rows`` filled in, for a train split of so many rows; the number of ranks does not matter."""
         return self if self.batch_rows is not None else self.changed(batch_rows=default_batch_rows(train_rows))
+
+    def require_rows_together(self, what: str) -> None:
+        """Check that ranks compute each micro-batch as one, which batch normalisation over its rows needs.
+
+        Args:
+            what: What normalises, e.g. ``model.norm=batch``.
+        Raises:
+            ConfigError: each rank has a model of its own.
+        """
+        if self.strategy.kind != "exact":
+            raise ConfigError(f"{what} normalises over all rows of a micro-batch, which needs train.strategy: exact, and train.strategy is "
+                              f"{self.strategy.kind}; set it to exact, or choose a network without batch normalisation")
 
     @property
     def fewest_ranks(self) -> int:

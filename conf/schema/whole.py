@@ -70,7 +70,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _batch_statistics_say_of_what(self) -> Self:
-        if isinstance(self.model, ImageModelConfig) and self.model.norm == "batch" and self.train.parallel.micro_batches is None:
+        if not (isinstance(self.model, ImageModelConfig) and self.model.norm == "batch"):
+            return self
+        self.train.require_rows_together("model.norm=batch")
+        if self.train.parallel.micro_batches is None:
             raise ValueError("model.norm=batch normalises over the rows of a micro-batch; set train.parallel.micro_batches, so that the "
                              f"result does not depend on the number of ranks, e.g. to {self.train.num_micro_batches}")
         return self

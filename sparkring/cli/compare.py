@@ -22,7 +22,8 @@ def compare(config: ConfigName = DEFAULT_CONFIG, strategies: Strategies = "exact
             as_json: AsJson = False) -> None:
     """Train by several strategies on the same rows from the same start, and lay loss, time and bytes sent side by side.
 
-    Each is a run of its own; one that is done already is reused. Writes comparison.html into the workspace.
+    Each is a run of its own; one that is done already, on as many ranks with the same ring, is reused. Writes comparison.html into the
+    workspace.
     """
     loaded = load_config(config, overrides or [])
     from sparkring.spark_jobs.comparing.compare import compare as run_compare
@@ -33,11 +34,12 @@ def compare(config: ConfigName = DEFAULT_CONFIG, strategies: Strategies = "exact
         result = run_compare(loaded, strategies=strategies, progress=console_progress(), stop=stop)
     if as_json:
         curves = {"by_step", "by_second", "by_megabyte"}
-        show_json({"runs": [{key: value for key, value in vars(run).items() if key not in curves} for run in result.runs],
+        show_json({"runs": [{key: value for key, value in (vars(run) | {"loss": run.loss if run.learned else None}).items()
+                             if key not in curves} for run in result.runs],
                    "verdict": result.verdict, "page": result.page})
         return
-    print_table(["strategy", "steps", "took", "sent", "train loss", "held out", "staleness", "run"], [
-        [run.strategy, count(run.steps), duration(run.seconds), size(run.sent_bytes), metric(run.loss),
+    print_table(["strategy", "ranks", "steps", "took", "sent", "train loss", "held out", "staleness", "run"], [
+        [run.strategy, run.ring, count(run.steps), duration(run.seconds), size(run.sent_bytes), metric(run.loss),
          ", ".join(f"{name} {value:.4f}" for name, value in list(run.held_out.items())[:2]),
          "" if run.staleness is None else f"{run.staleness:.2f}", run.run] for run in result.runs])
-    typer.echo(f"{result.verdict}\n\n{result.page}")
+    typer.echo("\n".join([*(run.note for run in result.runs if run.note), result.verdict, "", result.page]))

@@ -73,7 +73,7 @@ def test_strategies_are_compared_and_audit_and_report_say_of_each_what_holds(spa
     page = Path(result.page.removeprefix("file://")).read_text(encoding="utf-8")
     assert result.verdict in html.unescape(page)
     for run in result.runs:
-        assert (run.steps, run.held_out["auc"] > 0.6) == (42, True)
+        assert (run.steps, run.ring, run.held_out["auc"] > 0.6) == (42, "2", True)
         mine = config.changed(run=run.run)
         proved, report_page = audit_text(audit(mine.run_url)), Path(report(mine).path.removeprefix("file://")).read_text(encoding="utf-8")
         assert "2 epochs read the id of each of 2,001 rows exactly once" in proved
@@ -84,6 +84,8 @@ def test_strategies_are_compared_and_audit_and_report_say_of_each_what_holds(spa
     assert local.sent_bytes < exact.sent_bytes, "a quarter of the exchanges, of twice the bytes"
     assert stale.staleness is not None
     assert stale.staleness <= 2
+    again = compare(config, strategies="exact,local_sgd:4,stale_sync:2", spark=spark)
+    assert ([run.run for run in again.runs], again.verdict) == ([run.run for run in result.runs], result.verdict), "each is reused"
     with pytest.raises(ConfigError, match=r"strategy=local_sgd has each rank compute with the whole model"):
         compare(_changed(tmp_path, parallel={"replicas": [1, 1]}), strategies="exact,local_sgd", spark=spark)
 

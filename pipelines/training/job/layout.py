@@ -100,8 +100,9 @@ def require_micro_batches(train: TrainConfig, blocks: BlockList) -> None:
     """See that the rows over which a network of the user's, or of the catalogue, normalises do not depend on the number of ranks.
 
     Raises:
-        ConfigError: it has batch normalisation, and ``train.parallel.micro_batches`` is not set.
+        ConfigError: it has batch normalisation, and ``train.parallel.micro_batches`` is not set, or cannot be.
     """
     if train.parallel.micro_batches is None and normalises_rows(blocks):
+        train.require_rows_together("the network")
         raise ConfigError("the network's batch normalisation is over the rows of a micro-batch; set train.parallel.micro_batches, so that "
                           f"the result does not depend on the number of ranks, e.g. to {train.num_micro_batches}.")

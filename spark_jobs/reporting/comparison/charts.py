@@ -39,6 +39,6 @@ def _picture(name: str, title: str, x: str, runs: Sequence[Compared], curve: Cal
         axes.set_xlim(left=0)
         name_axes(axes, x=x, y="loss")
 
-    ends = ", ".join(f"{run.strategy} {metric(curve(run).y[-1])}" for run in runs)
+    ends = ", ".join(f"{run.strategy} {metric(curve(run).y[-1] if run.by_step.y else None)}" for run in runs)
     return Picture(name=name, title=title, svg=draw(paint, name=name, label=f"{title}; at the end: {ends}."), legend=tuple(keys),
                    caption=f"Moving mean over the steps in the order in which they ended. At the end: {ends}.")

@@ -9,10 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from harness.datasets import write_dataset
+from sparkring.conf.loading import load_config
 from sparkring.conf.schema import TrainConfig
 from sparkring.conf.schema.strategy import ExactConfig, LocalSgdConfig, StaleSyncConfig
+from sparkring.errors import ConfigError
 from sparkring.spark_jobs.recovery.resize import resized
 from sparkring.spark_jobs.run.identity import name_of
+from tests.support.configs import MINIMAL
 from tests.support.training import train_config
 
 
@@ -21,6 +24,50 @@ from tests.support.training import train_config
     ("stale_sync", StaleSyncConfig(bound=4, servers="peers")), ({}, ExactConfig())], ids=str)
 def test_a_word_stands_for_its_section(given: Any, meant: object) -> None:
     assert TrainConfig.model_validate({"strategy": given}).strategy == meant
+
+
+@pytest.mark.parametrize(("before", "overrides", "meant"), [
+    ({"kind": "local_sgd", "every_steps": 8}, ["train.strategy.kind=exact"], ExactConfig()),
+    ({"kind": "local_sgd", "every_steps": 8}, ["train.strategy.kind=stale_sync"], StaleSyncConfig()),
+    ({"kind": "local_sgd", "every_steps": 8}, ["train.strategy=local_sgd"], LocalSgdConfig()),
+    ({"kind": "stale_sync", "servers": 1}, ["train.strategy.bound=2"], StaleSyncConfig(bound=2, servers=1)),
+    ("stale_sync", ["train.strategy.bound=2"], StaleSyncConfig(bound=2)),
+    ("exact", ["train.strategy=stale_sync", "train.strategy.bound=2"], StaleSyncConfig(bound=2))], ids=str)
+def test_another_kind_takes_the_place_of_a_strategy_and_the_same_kind_changes_a_key(
+        tmp_path: Path, before: Any, overrides: list[str], meant: object) -> None:
+    assert load_config({**MINIMAL, "workspace": str(tmp_path), "train": {"strategy": before}}, overrides).train.strategy == meant
+
+
+def test_a_strategy_that_python_made_keeps_its_kind_under_other_keys(tmp_path: Path) -> None:
+    config = train_config(tmp_path)
+    made = config.changed(train=config.train.changed(strategy=StaleSyncConfig(bound=2)))
+    assert load_config(made, train={"epochs": 2}).train.strategy == StaleSyncConfig(bound=2)
+    assert load_config(made, train={"strategy": {"kind": "exact"}}).train.strategy == ExactConfig()
+
+
+@pytest.mark.parametrize(("servers", "message"), [
+    (0, "train.strategy.servers: Input should be 'peers' or greater than 0 (found 0)"),
+    ("peer", "train.strategy.servers: Input should be 'peers' or a valid integer, unable to parse string as an integer (found 'peer')")])
+def test_a_number_of_servers_that_is_none_is_told_in_one_line(tmp_path: Path, servers: object, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        train_config(tmp_path, train={"strategy": {"kind": "stale_sync", "servers": servers}})
+    assert str(raised.value) == f"config test: {message}"
+
+
+@pytest.mark.parametrize("kind", ["local_sgd", "stale_sync"])
+def test_batch_normalisation_is_told_to_need_exact_and_to_set_nothing_that_is_then_refused(tmp_path: Path, kind: str) -> None:
+    message = ("model.norm=batch normalises over all rows of a micro-batch, which needs train.strategy: exact, and train.strategy is "
+               f"{kind}; set it to exact, or choose a network without batch normalisation")
+    with pytest.raises(ConfigError) as raised:
+        train_config(tmp_path, model={"kind": "image", "norm": "batch"}, train={"strategy": kind})
+    assert str(raised.value) == f"config test: {message}"
+    with pytest.raises(ConfigError, match=r"cuts it or its rows; leave train\.parallel out, or set train\.strategy to"):
+        train_config(tmp_path, model={"kind": "image", "norm": "batch"}, train={"strategy": kind, "parallel": {"micro_batches": 2}})
+
+
+def test_a_key_of_another_kind_is_told_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown key train\.strategy\.bound; another kind of train\.strategy has it, so choose that"):
+        load_config(train_config(tmp_path), ["train.strategy.bound=2"])
 
 
 @pytest.mark.parametrize(("asked", "message"), [

@@ -362,6 +362,9 @@ def test_batch_norm_is_noticed_before_a_ring_starts() -> None:
     assert normalises_rows(adapt(Small, IMAGES))
     with pytest.raises(ConfigError, match=r"batch normalisation is over the rows of a micro-batch; set train.parallel.micro_batches"):
         require_micro_batches(train, adapt(Small, IMAGES))
+    local = TrainConfig.model_validate({"num_ranks": 2, "strategy": "local_sgd"})
+    with pytest.raises(ConfigError, match=r"the network normalises over all rows of a micro-batch, which needs train\.strategy: exact"):
+        require_micro_batches(local, adapt(Small, IMAGES))
     require_micro_batches(train, adapt(Tied, TEXTS))  # the controls: none, and a number of micro-batches
     require_micro_batches(TrainConfig.model_validate({"num_ranks": 2, "parallel": {"micro_batches": 4}}), adapt(Small, IMAGES))
 

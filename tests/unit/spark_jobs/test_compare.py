@@ -6,23 +6,24 @@ from typing import Any
 
 import pytest
 
+from sparkring.conf.schema.strategy import LocalSgdConfig, StaleSyncConfig
 from sparkring.errors import ConfigError
 from sparkring.spark_jobs.comparing.strategies import sections_of
 from sparkring.spark_jobs.reporting.comparison.charts import comparison_pictures
 from sparkring.spark_jobs.reporting.comparison.facts import Compared, compared, verdict
 
 
-def test_words_stand_for_sections() -> None:
+def test_words_stand_for_whole_sections() -> None:
+    local, stale = LocalSgdConfig().model_dump(), StaleSyncConfig().model_dump()
     assert sections_of("exact, local_sgd:8,local_sgd,stale_sync:0") == {
-        "exact": {"kind": "exact"}, "local_sgd:8": {"kind": "local_sgd", "every_steps": 8}, "local_sgd": {"kind": "local_sgd"},
-        "stale_sync:0": {"kind": "stale_sync", "bound": 0}}
+        "exact": {"kind": "exact"}, "local_sgd:8": {**local, "every_steps": 8}, "local_sgd": local, "stale_sync:0": {**stale, "bound": 0}}
 
 
 @pytest.mark.parametrize(("words", "message"), [
     ("exact", "needs at least two; name them"), ("", "needs at least two"), ("exact,exact", "exact stands there twice; name each once"),
     ("exact,stale_snc:4", "stale_snc is none; did you mean 'stale_sync'"), ("exact,local_sgd:0", "greater than 0; give a larger"),
     ("exact:3,local_sgd", "exact:3 is none: a whole number may follow in local_sgd:EVERY_STEPS, stale_sync:BOUND; leave out"),
-    ("exact,local_sgd:x", "local_sgd:x is none")])
+    ("exact,local_sgd:x", "local_sgd:x is none"), ("stale_sync,stale_sync:4", "stale_sync and stale_sync:4 mean the same; leave one")])
 def test_words_that_are_none_are_refused(words: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         sections_of(words)

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from sparkring.conf.schema.strategy import LocalSgdConfig
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.preprocessing import BucketFeature, CategoricalFeature, HashFeature
 from sparkring.pipelines.data.dataset.versions import Dataset
@@ -22,7 +24,7 @@ from sparkring.spark_jobs.exporting.card import WrittenFile, render_card
 from sparkring.spark_jobs.exporting.check import Agreement
 from sparkring.spark_jobs.exporting.signature import signature_of
 from sparkring.spark_jobs.exporting.snippet import snippet
-from sparkring.spark_jobs.reporting.facts.gather import gather
+from sparkring.spark_jobs.reporting.facts.gather import Workspace, gather
 from tests.support.configs import write
 from tests.support.exported import image_workspace, table_workspace, text_workspace
 from tests.support.report_samples import sample_config, sample_manifest, write_evaluation, write_model, write_workspace
@@ -33,10 +35,10 @@ if TYPE_CHECKING:
 pytest_plugins = ["tests.support.command_line"]
 
 
-def rendered(config: Any, card: ModelCard, manifest: Manifest) -> str:
+def rendered(config: Any, card: ModelCard, manifest: Manifest, workspace: Workspace | None = None) -> str:
     file = WrittenFile(name="model.onnx", bytes=1234, sha256="ef" * 32, opset=18, signature=signature_of(card, manifest.fields),
                        agreement=Agreement("test", 1000, "probability", 3.2e-8, 1e-5))
-    return render_card(file, card, manifest, gather(config), config)
+    return render_card(file, card, manifest, workspace or gather(config), config)
 
 
 def table_under(page: str, first: str) -> list[list[str]]:
@@ -67,6 +69,16 @@ def test_a_binary_model_s_card_has_its_figures_beside_those_of_the_baselines(tmp
         assert fact in page
     assert "A baseline has" not in page
     assert not re.search(r"\n\n\n|^ +\|", page, flags=re.MULTILINE)
+
+
+def test_a_card_says_of_another_strategy_than_exact_that_its_gradients_are_not_those_of_one_rank(tmp_path: Path) -> None:
+    config, text = write_workspace(tmp_path), "not the gradients of training on one rank"
+    card, manifest, workspace = load_card(config.run_url), sample_manifest(), gather(config)
+    assert workspace.run is not None
+    assert text not in rendered(config, card, manifest, workspace), "the control"
+    other = replace(workspace, learned=config.train.changed(strategy=LocalSgdConfig()),
+                    run=replace(workspace.run, reduction="local_sgd: models are averaged at an epoch's end"))
+    assert f"- strategy: local_sgd: models are averaged at an epoch's end; {text}\n" in rendered(config, card, manifest, other)
 
 
 def test_a_card_says_what_is_not_known_and_where_the_model_is_weak(tmp_path: Path) -> None:
