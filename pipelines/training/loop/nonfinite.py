@@ -18,8 +18,6 @@ from sparkring.pipelines.training.strategies.step_times import StepCost
 
 LEFT_OUT = StepResult(loss=math.nan, weight=0.0, signals=Signals(), updated=False, cost=StepCost(compute_s=0.0, comm_s=0.0))
 """The result of a step whose rows are read but not learned from; the ranks exchange no signals in it."""
-ADVICE = ("Lower train.optimizer.lr, set train.optimizer.clip_norm, check the rows of that step, or set train.on_nonfinite=skip to "
-          "continue without them.")
 
 
 class NonFiniteSteps:
@@ -55,7 +53,8 @@ class NonFiniteSteps:
         cause = f"the loss is {result.loss}" + (", but a gradient is NaN or infinite" if math.isfinite(result.loss) else "")
         failure = f"step {position.step} of epoch {position.epoch}: {cause}"
         if self._policy == "stop":
-            raise NotFinite(f"{failure}; nothing was updated. {ADVICE}")
+            raise NotFinite(f"{failure}; nothing was updated. Lower train.optimizer.lr, set train.optimizer.clip_norm, check the rows "
+                            "of that step, or set train.on_nonfinite=skip to continue without them.")
         if self._policy == "rollback":
             self._failure = failure
         elif self._is_first:
@@ -70,7 +69,8 @@ class NonFiniteSteps:
         found = (f"{spoiled.steps} of the ranks' steps since step {spoiled.since} of epoch {epoch} had a loss or gradient that is not "
                  "finite; left out")
         if self._policy == "stop":
-            raise NotFinite(f"{found}. {ADVICE}")
+            raise NotFinite(f"{found}. Lower train.optimizer.lr, set train.optimizer.clip_norm, check the rows of those steps, or set "
+                            "train.on_nonfinite=skip to continue without them.")
         if self._is_first:
             self._events.write("warning", text=found)
 
