@@ -66,13 +66,12 @@ class NonFiniteSteps:
         Raises:
             NotFinite: the run must stop at such a step.
         """
-        found = (f"{spoiled.steps} of the ranks' steps since step {spoiled.since} of epoch {epoch} had a loss or gradient that is not "
-                 "finite; left out")
+        found = f"{spoiled.steps} of the ranks' steps since step {spoiled.since} of epoch {epoch} had a loss or gradient that is not finite"
         if self._policy == "stop":
-            raise NotFinite(f"{found}. Lower train.optimizer.lr, set train.optimizer.clip_norm, check the rows of those steps, or set "
-                            "train.on_nonfinite=skip to continue without them.")
+            raise NotFinite(f"{found}; they were left out. Lower train.optimizer.lr, set train.optimizer.clip_norm, check the rows "
+                            "of those steps, or set train.on_nonfinite=skip to continue without them.")
         if self._is_first:
-            self._events.write("warning", text=found)
+            self._events.write("warning", text=f"{found}; left out")
 
     def roll_back(self, position: Position, to: Position | None) -> str:
         """Count one more rollback.
