@@ -6,6 +6,10 @@ is itself checked to hold every row once.
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +21,17 @@ from torch import Tensor, nn
 from harness.datasets import NUMERIC, write_dataset
 from harness.ranks import run_on_ranks
 from sparkring.conf.schema import Config
+from sparkring.errors import DeadlinePassed
 from sparkring.models.build import Shapes, build_model
 from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.data.loading.loader import Batch
+from sparkring.pipelines.parallel.context import RankContext
 from sparkring.pipelines.training.checkpoints.store import Checkpoints
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.job.model_files import load_card
+from sparkring.pipelines.training.strategies.relaxed.local_sgd import LocalSgdStrategy
 from sparkring.pipelines.training.train_rank import train_rank
+from tests.support import seams
 from tests.support.regression_dataset import train_frame
 from tests.support.training import largest_difference, records_in, train_config, weights_of_run
 
@@ -30,6 +39,7 @@ SIZE, EVERY, BATCH, EPOCHS = 3, 4, 100, 2
 LANES = 25  # ranks get 9, 8 and 8 of them: unequal shares
 ROWS = [700, 333]
 STEPS = 11
+DEADLINE_S = 3.0
 SGD = {"name": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "schedule": "constant"}
 
 pytestmark = pytest.mark.parallel
@@ -42,11 +52,14 @@ def _config(folder: Path, **settings: Any) -> Config:
 
 
 def _train(dataset: Path, folder: Path, *, ranks: int = SIZE, generation: int = 0, **settings: Any) -> dict[str, Any]:
-    config = _config(folder, **settings)
-    job = TrainJob(config=config, dataset_url=Dataset(str(dataset)).url, dataset_version=1, run_url=str(folder / "run"),
-                   generation=generation, lanes=LANES)
-    summary: dict[str, Any] = run_on_ranks(ranks, train_rank, job.model_dump(mode="json"), hosts=(0, 0, 1)[:ranks])[0]
+    job = _job(dataset, folder, generation=generation, **settings)
+    summary: dict[str, Any] = run_on_ranks(ranks, train_rank, job, hosts=(0, 0, 1)[:ranks])[0]
     return summary
+
+
+def _job(dataset: Path, folder: Path, *, generation: int = 0, **settings: Any) -> dict[str, Any]:
+    return TrainJob(config=_config(folder, **settings), dataset_url=Dataset(str(dataset)).url, dataset_version=1,
+                    run_url=str(folder / "run"), generation=generation, lanes=LANES).model_dump(mode="json")
 
 
 @pytest.fixture(scope="module")
@@ -112,11 +125,40 @@ def test_a_gradient_that_is_not_finite_counts_as_zero_and_all_ranks_learn_of_it_
     assert summary["steps"] == STEPS
     (warning,) = [record["text"] for record in records_in(tmp_path / "skipped", "warning")]
     (spoiled,) = [record for record in records_in(tmp_path / "skipped") if 17 in record["row_ids"]]
-    exchange = min(STEPS - 1, spoiled["step"] // EVERY * EVERY + EVERY - 1)
-    assert warning.startswith(f"step {exchange} of epoch 0: the loss is nan")
+    first = spoiled["step"] // EVERY * EVERY
+    assert warning.startswith(f"1 of the ranks' steps since step {first} of epoch 0 had a loss or gradient that is not finite")
+    (epoch,) = records_in(tmp_path / "skipped", "epoch")
+    assert 0 < epoch["train_loss"] < 2, "the other steps of the period count"
     assert all(tensor.isfinite().all() for tensor in weights_of_run(tmp_path / "skipped").values())
-    with pytest.raises(AssertionError, match="NotFinite: step"):
+    with pytest.raises(AssertionError, match="NotFinite: 1 of the ranks' steps since step"):
         _train(tmp_path / "dataset", tmp_path / "stopped", epochs=1, strategy=strategy)
+
+
+def _late_rank_1(context: RankContext, job: dict[str, Any], stands_still: bool) -> str:
+    """Train with rank 1 late at the exchange by more than the deadline, or never there; returns the error."""
+    learn, began = LocalSgdStrategy._learn, time.monotonic()
+
+    def late(self: LocalSgdStrategy, batch: Batch) -> float:
+        if context.rank == 1 and stands_still:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if context.rank == 1 and batch.step < 4:
+            time.sleep(DEADLINE_S / 2)  # what a slow machine does; nobody waits for it
+        return learn(self, batch)
+
+    seams.replace(seams.LOCAL_SGD_LEARN, late)
+    try:
+        train_rank(replace(context, deadline_s=DEADLINE_S), job)
+    except DeadlinePassed as error:
+        return f"{error} ({time.monotonic() - began:.0f} s)"
+    return ""
+
+
+def test_a_rank_that_comes_late_to_an_exchange_by_more_than_the_deadline_is_waited_for(dataset: Path, tmp_path: Path) -> None:
+    job = _job(dataset, tmp_path, num_ranks=2, strategy={"kind": "local_sgd"})
+    assert run_on_ranks(2, _late_rank_1, job, False) == ["", ""]
+    assert len(records_in(tmp_path, "epoch")) == EPOCHS
+    job = _job(dataset, tmp_path / "stopped", num_ranks=2, epochs=1, strategy={"kind": "local_sgd"})
+    assert "apart" in run_on_ranks(2, _late_rank_1, job, True, doomed=(1,))[0], "the control: one that stands still is not"
 
 
 def _serial(dataset: Path, folder: Path, *, keep: bool, by_rows: bool = True) -> tuple[list[dict[str, Tensor]], list[float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -168,13 +169,41 @@ def test_a_run_resumes_on_another_number_of_ranks_from_a_quiet_point(dataset: Pa
     assert (proved.epochs, proved.rows) == (EPOCHS, sum(ROWS))
 
 
+def _asked_at_once(context: RankContext, job: dict[str, Any], rank: int) -> dict[str, Any] | None:
+    """Train; one rank is asked to stop before the first step."""
+    segment = StaleSyncStrategy.segment
+
+    def asked(self: StaleSyncStrategy, *args: Any, **named: Any) -> Any:
+        if context.rank == rank:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return segment(self, *args, **named)
+
+    seams.replace(seams.STALE_SYNC_SEGMENT, asked)
+    return train_rank(context, job)
+
+
+@pytest.mark.parametrize("asked", [pytest.param(0, id="a rank that computes"), pytest.param(1, id="one that only serves")])
+def test_a_run_that_is_stopped_right_after_an_epoch_still_knows_how_good_it_was(dataset: Path, tmp_path: Path, asked: int) -> None:
+    strategy = {"kind": "stale_sync", "bound": 0, "servers": 1}
+    _train(dataset, tmp_path, ranks=2, epochs=1, strategy=strategy)
+    before = Checkpoints(str(tmp_path / "run")).best()
+    job = _job(dataset, tmp_path, num_ranks=2, generation=1, strategy=strategy)
+    summary: dict[str, Any] = run_on_ranks(2, _asked_at_once, job, asked)[0]
+    assert summary["interrupted"]
+    assert STEPS < summary["steps"] < 2 * STEPS, "within the epoch, and not before its first step"
+    after = Checkpoints(str(tmp_path / "run")).best()
+    assert before is not None
+    assert after is not None
+    assert (after.document.position, after.document.validation) == (before.document.position, before.document.validation)
+
+
 def test_a_gradient_that_is_not_finite_is_not_pushed_and_stops_all_ranks_at_the_quiet_point(tmp_path: Path) -> None:
     write_dataset(tmp_path / "dataset", (ROWS,), nan_row=17)
     strategy = {"kind": "stale_sync", "bound": 3}
     _train(tmp_path / "dataset", tmp_path / "skipped", ranks=2, epochs=1, strategy=strategy, on_nonfinite="skip")
     (spoiled,) = [record["step"] for record in records_in(tmp_path / "skipped") if 17 in record["row_ids"]]
     (warning,) = [record["text"] for record in records_in(tmp_path / "skipped", "warning")]
-    assert warning.startswith(f"step {spoiled} of epoch 0: the loss is nan")
+    assert warning.startswith(f"1 of the ranks' steps since step {spoiled} of epoch 0 had a loss or gradient that is not finite")
     assert all(tensor.isfinite().all() for tensor in weights_of_run(tmp_path / "skipped").values())
-    with pytest.raises(AssertionError, match=f"NotFinite: step {spoiled} of epoch 0"):
+    with pytest.raises(AssertionError, match=f"NotFinite: 1 of the ranks' steps since step {spoiled} of epoch 0"):
         _train(tmp_path / "dataset", tmp_path / "stopped", ranks=2, epochs=1, strategy=strategy)

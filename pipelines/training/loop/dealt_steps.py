@@ -3,7 +3,8 @@
     segment       ranks take steps, learn, and write their events; nobody waits for the others but for the bound
     quiet point   all updates are applied; ranks add up what they did, and the run has a position again
 
-A segment ends at the epoch's end, or when a rank asks for a checkpoint or to stop: no further steps are given out then.
+A segment ends at the epoch's end, or when a rank asks for a checkpoint or to stop: no further steps are given out then. It has at least one
+step: a checkpoint at its beginning would replace the one that is there, and forget what that one knows of the epoch before.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from sparkring.pipelines.training.loop.lock_step import Watchers
 from sparkring.pipelines.training.loop.setup import RankSetup
 from sparkring.pipelines.training.strategies.relaxed.stale_sync import StaleSyncStrategy
 from sparkring.pipelines.training.strategies.signals import Signals
-from sparkring.pipelines.training.strategies.step import StepResult
-from sparkring.pipelines.training.strategies.step_times import StepCost
+from sparkring.pipelines.training.strategies.step import Spoiled
 
 
 class Done(NamedTuple):
@@ -36,8 +36,10 @@ class Done(NamedTuple):
     loss: float = 0.0
     """Sum over its rows, by their weights."""
     weight: float = 0.0
-    spoiled: float = math.inf
-    """Its first step that was not finite."""
+    spoiled: float = 0.0
+    """Steps that were not finite."""
+    first_spoiled: float = math.inf
+    """The first of them."""
     stop: float = 0.0
     save: float = 0.0
     writing: float = 0.0
@@ -62,7 +64,8 @@ class DealtSteps:
         setup, watchers = self._setup, self._watchers
         self._votes, self._saves = {}, False
         mine, stalenesses = Done(), Counter[int]()
-        with self._strategy.segment(position.step, setup.steps_per_epoch, ends=partial(self._ends, position)):
+        with self._strategy.segment(position.step, setup.steps_per_epoch, ends=partial(self._ends, position),
+                                    stops=lambda: setup.signals.now().stop > 0):
             for step in self._strategy.taken(self._now):
                 mine = self._do(position, step, mine, stalenesses)
         stop, writing = self._now()
@@ -72,9 +75,8 @@ class DealtSteps:
         setup.events.write("quiet", epoch=position.epoch, step=following.step, steps=int(mine.steps),
                            staleness={str(one): count for one, count in sorted(stalenesses.items())})
         watchers.proof.seal()
-        spoiled = min(done.spoiled for done in all_done)
-        if spoiled < math.inf:
-            watchers.nonfinite.handle(position.model_copy(update={"step": int(spoiled)}), SPOILED)
+        if spoiled := int(sum(done.spoiled for done in all_done)):
+            watchers.nonfinite.handle_late(position.epoch, Spoiled(int(min(done.first_spoiled for done in all_done)), spoiled))
         stopping = any(done.stop for done in all_done)
         due = watchers.saver.due(Signals(save=sum(done.save for done in all_done), writing=sum(done.writing for done in all_done)))
         return Advance(following, due or stopping, stopping)
@@ -96,7 +98,7 @@ class DealtSteps:
         watchers.records.step(here, batch, result, watchers.proof.add_step(here, batch), rate=rate, data_s=data_s, staleness=staleness)
         done = mine._replace(steps=mine.steps + 1, rows=mine.rows + batch.global_rows)
         if not result.updated:
-            return done._replace(spoiled=min(done.spoiled, step))
+            return done._replace(spoiled=done.spoiled + 1, first_spoiled=min(done.first_spoiled, step))
         return done._replace(loss=done.loss + result.loss * result.weight, weight=done.weight + result.weight)
 
     def _now(self) -> tuple[float, float]:
@@ -107,12 +109,10 @@ class DealtSteps:
         """On the dealer: whether to give out no more steps, now that a worker has voted."""
         self._votes[worker] = votes
         done = position.steps_done + given_out - position.step
+        self._watchers.saver.count(done)
         due = self._setup.signals.now(due=self._watchers.saver.wants(done)).save > 0
         self._saves = self._saves or (due and not any(writing for _, writing in self._votes.values()))
-        return self._saves or any(stop for stop, _ in self._votes.values())
-
-
-SPOILED = StepResult(loss=math.nan, weight=0.0, signals=Signals(), updated=False, cost=StepCost(compute_s=0.0, comm_s=0.0))
+        return given_out > position.step and (self._saves or any(stop for stop, _ in self._votes.values()))
 
 
 def _after(position: Position, all_done: Sequence[Done]) -> Position:

@@ -51,6 +51,8 @@ class LockStep:
         self._record(position, batch, result, rate=rate, data_s=data_s)
         if not result.updated and not left_out:
             watchers.nonfinite.handle(position, result)
+        if result.spoiled is not None:
+            watchers.nonfinite.handle_late(position.epoch, result.spoiled)
         return Advance(after_step(position, batch, result), watchers.saver.due(result.signals) or stopping, stopping)
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Steps whose loss or gradient is not finite: the run stops, skips them, or goes back to the last checkpoint.
 
-``train.on_nonfinite`` chooses. All ranks see the same sums, so all of them do the same.
+``train.on_nonfinite`` chooses. All ranks see the same sums, so all of them do the same. Ranks that are not in lock-step have left such
+steps out already when they learn of each other's; their runs do not go back.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from sparkring.pipelines.training.checkpoints.documents import Position
 from sparkring.pipelines.training.loop.rollbacks import Rollbacks
 from sparkring.pipelines.training.loop.setup import RankSetup
 from sparkring.pipelines.training.strategies.signals import Signals
-from sparkring.pipelines.training.strategies.step import StepResult
+from sparkring.pipelines.training.strategies.step import Spoiled, StepResult
 from sparkring.pipelines.training.strategies.step_times import StepCost
 
 LEFT_OUT = StepResult(loss=math.nan, weight=0.0, signals=Signals(), updated=False, cost=StepCost(compute_s=0.0, comm_s=0.0))
@@ -58,6 +59,19 @@ class NonFiniteSteps:
             self._failure = failure
         elif self._is_first:
             self._events.write("warning", text=f"{failure}; skipped")
+
+    def handle_late(self, epoch: int, spoiled: Spoiled) -> None:
+        """Take note of steps that their ranks have left out, once all ranks know of them.
+
+        Raises:
+            NotFinite: the run must stop at such a step.
+        """
+        found = f"{spoiled.steps} of the ranks' steps since step {spoiled.since} of epoch {epoch} had a loss or gradient that is not finite"
+        if self._policy == "stop":
+            raise NotFinite(f"{found}; they were left out. Lower train.optimizer.lr, set train.optimizer.clip_norm, check the rows "
+                            "of those steps, or set train.on_nonfinite=skip to continue without them.")
+        if self._is_first:
+            self._events.write("warning", text=f"{found}; left out")
 
     def roll_back(self, position: Position, to: Position | None) -> str:
         """Count one more rollback.

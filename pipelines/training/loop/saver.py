@@ -83,15 +83,19 @@ class Saver:
         self._signals.saved()
 
     def after(self, steps_done: int) -> None:
-        """Report, after a step, the checkpoints that have ended.
+        """Report, after a step, the checkpoints that have ended; ``count`` comes first."""
+        self.count(steps_done)
+        self._report_ended()
 
-        If a failure after another step would cost too many steps, rank 0 first waits for the one that is being written; the
-        others wait for rank 0 in the next step.
+    def count(self, steps_done: int) -> None:
+        """Note the steps that are done, or were given out.
+
+        If a failure after another step would cost too many steps, rank 0 first waits for the checkpoint that is being written; the others
+        wait for rank 0 in the next step. Steps are given out in another thread; the loop's calls nothing here meanwhile but ``writing``.
         """
         self._done = steps_done
         if self._decides and self._writer.writing and self._pace.holds(steps_done):
             self._waited_s += self._writer.hold(PATIENCE_S)
-        self._report_ended()
 
     def _report_ended(self) -> None:
         for saved in self._writer.heard():

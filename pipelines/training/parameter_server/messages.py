@@ -3,7 +3,7 @@
     worker -> dealer    ASK (votes)                          free for a step
     dealer -> worker    TAKE (step, version)                 or LEAVE (end, votes)
     worker -> server    PULL (version)                       weights of this version or a later one
-    server -> worker    WEIGHTS + tensors
+    server -> worker    WEIGHTS (version, stop) + tensors    stop: whether the server's rank is asked to; the worker votes so, too
     worker -> dealer    READY                                its update is computed
     dealer -> worker    APPLY (number, staleness)            it is the update of this number
     worker -> server    PUSH (number, rate) + gradients      without tensors: the update changes nothing

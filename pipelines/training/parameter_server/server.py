@@ -24,7 +24,7 @@ class Server:
     """Serves parameters during one segment: until all workers have said good-bye."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer, *, workers: Sequence[int], version: int,
-                 dealer: Dealer | None = None, ends: Ends = lambda *_: False) -> None:
+                 dealer: Dealer | None = None, ends: Ends = lambda *_: False, stops: Callable[[], bool] = lambda: False) -> None:
         """Begin a segment.
 
         Args:
@@ -34,9 +34,10 @@ class Server:
             version: Updates applied before this segment.
             dealer: Deals the segment's steps; None on other ranks than the dealer.
             ends: Whether to give out no more steps; asked on the dealer alone.
+            stops: Whether this rank is asked to stop; the workers pass it on to the dealer.
         """
         self._parameters, self._optimizer = parameters, optimizer
-        self._dealer, self._ends = dealer, ends
+        self._dealer, self._ends, self._stops = dealer, ends, stops
         self._applied = version
         self._early: dict[int, Message] = {}
         """Updates that came before their turn, by number."""
@@ -98,6 +99,7 @@ class Server:
         waiting, self._pulls = self._pulls, deque()
         for worker, version in waiting:
             if version <= self._applied:
-                yield worker, Message(Word.WEIGHTS, (self._applied,), [parameter.detach().clone() for parameter in self._parameters])
+                weights = [parameter.detach().clone() for parameter in self._parameters]
+                yield worker, Message(Word.WEIGHTS, (self._applied, self._stops()), weights)
             else:
                 self._pulls.append((worker, version))

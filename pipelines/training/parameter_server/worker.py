@@ -23,17 +23,19 @@ class Worker:
             parameters: By server, the worker's copies of what that one serves; pulls write them.
         """
         self._channels, self._dealer = channels, channels[DEALER]
+        self._stop = False
+        """Whether a server's rank is asked to stop."""
         self._served = {server: (channels[server], mine) for server, mine in parameters.items() if mine}
 
     def take(self, votes: Sequence[float]) -> tuple[int, int] | None:
         """Ask for a step, and pull its weights.
 
         Args:
-            votes: For the dealer (Server ``ends``).
+            votes: For the dealer (Server ``ends``): whether this rank is asked to stop, and others.
         Returns:
             The step, and the version of the weights at least; None if there are no more steps: the weights are then the last ones.
         """
-        self._dealer.send(Message(Word.ASK, tuple(votes)))
+        self._dealer.send(Message(Word.ASK, (max(votes[0], self._stop), *votes[1:])))
         answer = self._dealer.receive()
         step, version = (*map(int, answer.numbers), 0)[:2]
         if answer.word == Word.LEAVE:
@@ -48,7 +50,9 @@ class Worker:
         for channel, _ in self._served.values():
             channel.send(Message(Word.PULL, (version,)))
         for channel, mine in self._served.values():
-            for copy, served in zip(mine, channel.receive().tensors, strict=True):
+            answer = channel.receive()
+            self._stop |= bool(answer.numbers[1])
+            for copy, served in zip(mine, answer.tensors, strict=True):
                 copy.copy_(served)
 
     def turn(self) -> tuple[int, int]:
@@ -58,7 +62,7 @@ class Worker:
         return number, staleness
 
     def push(self, number: int, *, rate: float, updates: bool) -> None:
-        """Send the gradients of all parameters; without ``updates`` only that there are none."""
+        """Send the gradients of all served parameters; without ``updates`` only that there are none."""
         for channel, mine in self._served.values():
             gradients = [_gradient(parameter) for parameter in mine] if updates else []
             channel.send(Message(Word.PUSH, (number, rate), gradients))
@@ -74,7 +78,7 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 
 def by_server(named: Iterator[tuple[str, Tensor]], owner: Mapping[str, int], servers: Sequence[int]) -> dict[int, list[Tensor]]:
-    """The parameters that each server serves, in the model's order.
+    """The parameters that each server serves, in the model's order; those that are not trained are served by none.
 
     Args:
         named: All parameters by name.
@@ -83,5 +87,6 @@ def by_server(named: Iterator[tuple[str, Tensor]], owner: Mapping[str, int], ser
     """
     found: dict[int, list[Tensor]] = {server: [] for server in servers}
     for name, parameter in named:
-        found[servers[owner[name]]].append(parameter)
+        if parameter.requires_grad:
+            found[servers[owner[name]]].append(parameter)
     return found

@@ -19,9 +19,14 @@ from sparkring.pipelines.training.strategies.sharded_optimizer import owners
 MODEL, OPTIMIZER = "model/", "optimizer/"
 
 
+def pack(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors on any device, and in any order in memory (channels last), as safetensors bytes."""
+    return save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
+
+
 def pack_state(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> bytes:
     """The state as safetensors bytes: ``model/<name>`` and ``optimizer/<name>/<key>``."""
-    return save({name: tensor.cpu().contiguous() for name, tensor in named_tensors(modules, optimizer)})
+    return pack(dict(named_tensors(modules, optimizer)))
 
 
 def dealt(sizes: Mapping[str, int], place: int, places: int) -> list[str]:

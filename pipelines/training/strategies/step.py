@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +26,15 @@ from sparkring.pipelines.training.strategies.weighted_mean import to_weighted_me
 NO_SIGNALS = Signals()
 
 
+class Spoiled(NamedTuple):
+    """Steps whose loss or gradient was NaN or infinite, of ranks that learn of each other's steps later."""
+
+    since: int
+    """None of them is before this step of the epoch."""
+    steps: int
+    """Their number, over all ranks."""
+
+
 @dataclass(frozen=True)
 class StepResult:
     """The result of a step; all but the cost is the same on all ranks."""
@@ -41,6 +51,8 @@ class StepResult:
     """On a GPU that of the step before."""
     sent_bytes: int = 0
     """Bytes of gradients or weights that this rank exchanged with others: of a sum as many as a ring would send. 0: not counted."""
+    spoiled: Spoiled | None = None
+    """What was left out since the last exchange of models, if anything was; loss and weight are those of the other steps."""
 
 
 @dataclass(frozen=True)

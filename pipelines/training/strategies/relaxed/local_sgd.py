@@ -28,11 +28,12 @@ from sparkring.pipelines.parallel.clock import Mark, clock_of
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.training.job.optimizer import set_learning_rate
 from sparkring.pipelines.training.strategies.gradient_ring import ring_sum_bytes
+from sparkring.pipelines.training.strategies.relaxed.apart import Apart
 from sparkring.pipelines.training.strategies.relaxed.model_average import ModelAverage, Totals
 from sparkring.pipelines.training.strategies.replica import Replica
 from sparkring.pipelines.training.strategies.signals import Signals
 from sparkring.pipelines.training.strategies.state import OPTIMIZER, named_tensors
-from sparkring.pipelines.training.strategies.step import Inputs, StepResult
+from sparkring.pipelines.training.strategies.step import Inputs, Spoiled, StepResult
 from sparkring.pipelines.training.strategies.step_times import Span, StepTimes
 
 
@@ -46,6 +47,9 @@ class LocalSgdStrategy(Replica):
         self._average: ModelAverage | None = None
         self._since, self._sent_bytes = Totals(), 0
         """What this rank did since the last exchange; and the bytes of one."""
+        self._apart: Apart | None = None
+        self._asks = True
+        """Whether ranks ask each other until the next exchange."""
         self._times = StepTimes(clock_of(inputs.device))
         every = f"every {strategy.every_steps} steps and " if strategy.every_steps else ""
         self.description = f"local_sgd: models are averaged {every}at an epoch's end; the optimizer's state: {strategy.optimizer_state}"
@@ -53,19 +57,24 @@ class LocalSgdStrategy(Replica):
     def step(self, batch: Batch, rate: float, signals: Signals) -> StepResult:
         """Do one step of this rank's model, and the exchange if one is due (see Strategy).
 
-        Before an exchange the result's loss is the mean over this rank's rows, and its weight 0; after one they are those of all rows since
-        the last exchange.
+        Before an exchange the result's loss is the mean over this rank's rows, and its weight 0; after one they are those of all rows that
+        were learned from since the last exchange.
         """
         set_learning_rate(self.optimizer, rate)
         began = self._times.clock.mark()
+        self._apart = apart = self._apart or Apart(self.communicator, first_step=batch.step, asks=self._asks)
+        apart.check()
         loss = self._learn(batch)
         if not self._exchanges_after(batch.step):
             return StepResult(loss, 0.0, Signals(), updated=True, cost=self._times.end(began, []))
         met = self._times.clock.mark()
+        self._since, self._apart = self._since._replace(long=float(apart.is_long)), None
+        apart.meet()
         totals, votes = self._exchange(signals)
-        loss = math.nan if totals.spoiled else totals.loss / totals.weight if totals.weight else 0.0
-        return StepResult(loss, totals.weight, votes, updated=not totals.spoiled, cost=self._times.end(began, self._waited(met)),
-                          sent_bytes=self._sent_bytes)
+        self._asks = totals.long > 0
+        loss = totals.loss / totals.weight if totals.weight else 0.0
+        return StepResult(loss, totals.weight, votes, updated=True, cost=self._times.end(began, self._waited(met)),
+                          sent_bytes=self._sent_bytes, spoiled=Spoiled(apart.first_step, int(totals.spoiled)) if totals.spoiled else None)
 
     def part(self) -> dict[str, Tensor]:
         """What this rank saves: a share of what all hold alike. State that each rank keeps for itself is rank 0's."""
@@ -122,10 +131,11 @@ class LocalSgdStrategy(Replica):
 
     def _averaged_tensors(self) -> Sequence[Tensor]:
         """The weights and, if it is averaged, the optimizer's state for them; its counters are equal on all ranks."""
-        weights = [parameter.detach() for parameter in self.model.parameters()]
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        weights = [parameter.detach() for parameter in trained]
         if self._strategy.optimizer_state == "keep":
             return weights
-        states = (self.optimizer.state[parameter] for parameter in self.model.parameters() if parameter.requires_grad)
+        states = (self.optimizer.state[parameter] for parameter in trained)
         return weights + [value for state in states for value in state.values() if isinstance(value, Tensor) and value.dim()]
 
     def _waited(self, since: Mark) -> list[Span]:

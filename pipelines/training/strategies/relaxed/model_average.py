@@ -5,6 +5,8 @@
 
 An unweighted mean would give each row of a rank with few rows a larger part than one of a rank with many. Sums travel as gradients do
 (allreduce/gradients.py); the last buffer also carries the votes and totals of the ranks.
+
+Where no rank learned from any row all weights are 0, but models may still differ: momentum moves them on. Then all count alike.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ class Totals(NamedTuple):
     """Sum of their losses, times their weights."""
     spoiled: float = 0.0
     """Steps whose loss or gradient was NaN or infinite."""
+    long: float = 0.0
+    """1 if its steps took long beside the ring's deadline (apart.py)."""
 
 
 class ModelAverage:
@@ -54,7 +58,7 @@ class ModelAverage:
 
     @torch.no_grad()
     def exchange(self, tensors: Sequence[Tensor], mine: Totals, votes: Signals) -> tuple[Totals, Signals]:
-        """Replace the tensors by their means, unless no rank learned anything; then they stay.
+        """Replace the tensors by their means.
 
         Args:
             tensors: This rank's, in the order and of the sizes of ``like``.
@@ -63,6 +67,17 @@ class ModelAverage:
         Returns:
             The sums over all ranks.
         """
+        totals, all_votes = self._average(tensors, mine, votes)
+        if not totals.weight:
+            self._average(tensors, mine._replace(weight=1.0), votes)
+        return totals, all_votes
+
+    def close(self) -> None:
+        """Release the buffers."""
+        self._reducer.close()
+
+    def _average(self, tensors: Sequence[Tensor], mine: Totals, votes: Signals) -> tuple[Totals, Signals]:
+        """Replace the tensors by their means, unless all weights are 0; returns the sums."""
         for index, (bucket, buffer) in enumerate(zip(self._buckets, self._reducer.buffers, strict=True)):
             for number, offset in zip(bucket.parameters, bucket.offsets, strict=True):
                 torch.mul(tensors[number].flatten(), mine.weight, out=buffer[offset:offset + self._sizes[number]])
@@ -76,7 +91,3 @@ class ModelAverage:
             for number, offset in zip(bucket.parameters, bucket.offsets, strict=True):
                 tensors[number].copy_((buffer[offset:offset + self._sizes[number]] / found.weight).view_as(tensors[number]))
         return found, Signals(stop, save, writing)
-
-    def close(self) -> None:
-        """Release the buffers."""
-        self._reducer.close()

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor, nn
 
 from sparkring.conf.schema import Config
@@ -35,7 +35,7 @@ from sparkring.pipelines.training.parameter_server.worker import Worker, by_serv
 from sparkring.pipelines.training.strategies.replica import Replica
 from sparkring.pipelines.training.strategies.sharded_optimizer import owners
 from sparkring.pipelines.training.strategies.signals import Signals
-from sparkring.pipelines.training.strategies.state import MODEL, OPTIMIZER, dealt, named_tensors, pack_state, unpack_state
+from sparkring.pipelines.training.strategies.state import MODEL, OPTIMIZER, dealt, named_tensors, pack, pack_state, unpack_state
 from sparkring.pipelines.training.strategies.step import Inputs, StepResult
 from sparkring.pipelines.training.strategies.step_times import Span, StepTimes
 from sparkring.pipelines.training.strategies.weighted_mean import to_weighted_mean
@@ -51,7 +51,7 @@ class StaleSyncStrategy(Replica):
         rank, size = communicator.context.rank, communicator.context.size
         self.roles = roles = Roles.of(size, strategy.servers)
         self._hosts, self.works = rank in roles.hosts, rank in roles.workers
-        owner = owners({name: parameter.numel() for name, parameter in self.model.named_parameters()}, len(roles.servers))
+        owner = owners({name: one.numel() for name, one in self.model.named_parameters() if one.requires_grad}, len(roles.servers))
         self._served_model = copy.deepcopy(self.model)
         served = by_server(self._served_model.named_parameters(), owner, roles.servers)
         self._served = [parameter for parameter in served.get(rank, []) if isinstance(parameter, nn.Parameter)]
@@ -71,19 +71,21 @@ class StaleSyncStrategy(Replica):
         self.description = f"stale_sync: updates up to {strategy.bound} stale, weights served by {where}"
 
     @contextmanager
-    def segment(self, first: int, last: int, *, ends: Ends) -> Iterator[None]:
+    def segment(self, first: int, last: int, *, ends: Ends, stops: Callable[[], bool]) -> Iterator[None]:
         """Serve the steps ``first`` to ``last`` - 1, or to an earlier end, while the block takes them; then all ranks hold the weights.
 
         Args:
             first: The first step of the segment.
             last: One past its last step.
             ends: Asked on the dealer's rank, in another thread than this one, whether to give out no more steps.
+            stops: Asked on the servers' ranks, whether this one is asked to stop.
         """
         rank = self.communicator.context.rank
         with ExitStack() as stack:
             if self._hosts:
                 dealer = Dealer(first, last, bound=self.strategy.bound) if rank == DEALER else None
-                server = Server(self._served, self.optimizer, workers=self.roles.workers, version=first, dealer=dealer, ends=ends)
+                server = Server(self._served, self.optimizer, workers=self.roles.workers, version=first, dealer=dealer, ends=ends,
+                                stops=stops)
                 serving = Serving(server, self._stars.get(rank), self.roles.edges(rank), here=rank, mailbox=self._mailbox)
                 if self.works:
                     stack.enter_context(serving)
@@ -93,7 +95,7 @@ class StaleSyncStrategy(Replica):
             if self._worker is not None:
                 self._worker.leave()
         if self.roles.apart:  # servers hold a part of the weights each
-            weights = save(dict(self.model.state_dict())) if rank == 0 else b""
+            weights = pack(self.model.state_dict()) if rank == 0 else b""
             self.model.load_state_dict(load(self.communicator.broadcast_bytes(weights, name="stale_sync.weights")))
 
     def taken(self, votes: Callable[[], Sequence[float]]) -> Iterator[int]:
@@ -142,7 +144,7 @@ class StaleSyncStrategy(Replica):
 
     def require_equal(self) -> None:
         """Check that all ranks hold the same weights."""
-        self.communicator.require_equal(save({name: tensor.cpu() for name, tensor in self.model.state_dict().items()}), what="the model")
+        self.communicator.require_equal(pack(self.model.state_dict()), what="the model")
 
     def close(self) -> None:
         """See Strategy."""
