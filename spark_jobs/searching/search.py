@@ -23,6 +23,7 @@ from sparkring.extras import extras_named
 from sparkring.pipelines.data.dataset.folds import require_a_fold
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.evaluation.score import METRICS
+from sparkring.spark_jobs.launch.gpus.source import gpus_to_deal, rank_resources
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.searching.page import write_search
 from sparkring.spark_jobs.searching.space import require_searchable
@@ -93,7 +94,9 @@ def search(config: ConfigLike, *, spark: SparkSession | None = None, progress: P
     trials, stop = Trials(config, manifest), stop or StopRequest()
     with trials.locked(lost=partial(stop.ask, "another process has taken over the search")):
         session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
-        at_once = rings_at_once(session, num_ranks=config.train.num_ranks, asked=config.search.at_once, key="search.at_once", what="trials")
+        ring, num_ranks = config.train.ring, config.train.num_ranks
+        at_once = rings_at_once(session, num_ranks=num_ranks, asked=config.search.at_once, key="search.at_once", what="trials",
+                                resources=rank_resources(session, ring), gpus=gpus_to_deal(session, ring, num_ranks=num_ranks))
         with progress.stage("search", total=config.search.trials) as bar:
             searching = _Searching(config, trials, bar)
             searching.run(TrialRun(config, manifest, session, searching.prunes, stop), at_once=at_once)
