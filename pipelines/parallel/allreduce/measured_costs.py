@@ -16,12 +16,10 @@ from sparkring.pipelines.parallel.mesh import Ranks
 
 REPETITIONS = {1 << 10: 15, 1 << 15: 15, 1 << 20: 3, 1 << 23: 3}
 """By the bytes of a sum, how often each way is timed, after one to warm up."""
-ALWAYS = 2
-"""So many of these sizes are timed in any case, to make a line."""
-SLOW = 1 << 20
-"""Bytes that are timed on a slow link, too: fewer fit into the buffers of hosts and switches, and tell nothing of the link."""
+ALWAYS = 3
+"""So many of these sizes are timed in any case: fewer bytes than 1 MB fit into buffers of hosts and switches, and tell nothing of a link."""
 LONGEST_S = 0.1
-"""More bytes than that are not timed if they would take a way longer."""
+"""More bytes are not timed if they would take a way longer."""
 
 
 def measure_costs(communicator: Communicator, exchange: Exchange | None, ranks: Ranks, among: Sequence[Way], *,
@@ -39,7 +37,7 @@ def measure_costs(communicator: Communicator, exchange: Exchange | None, ranks: 
     """
     timed: dict[Way, dict[int, float]] = {way: {} for way in among} if len(among) > 1 and len(ranks) > 1 else {}
     for number, size in enumerate(REPETITIONS):
-        wanted = timed and (number < ALWAYS or (size <= largest and (size <= SLOW or _longest_s(timed, size) <= LONGEST_S)))
+        wanted = timed and (number < ALWAYS or (size <= largest and _longest_s(timed, size) <= LONGEST_S))
         mine = _seconds(communicator, exchange, ranks, among, size) if exchange is not None and wanted else []
         said = communicator.gather_bytes(json.dumps(mine).encode(), name="allreduce.costs")  # of all groups, which differ in what they time
         if wanted:
