@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train every shipped network on this machine's GPU, compare with its CPU, measure, and write one report:
+# Train networks of the shipped configs on this machine's GPU, compare with its CPU, measure, and write one report:
 #
 #     gpu_check.sh FOLDER            # all that it writes lies in FOLDER: report.md, report.json, log/, ...
 #     gpu_check.sh FOLDER --cpu      # the same with the CPU in place of the GPU

@@ -1,6 +1,7 @@
 """The networks of the check and their settings, as overrides of shipped configs. Data alone.
 
-Every shipped network is there, in the sizes of the shipped configs and with dropout, whose masks must be the same on every device.
+The networks of the shipped configs are there, in their sizes and with dropout, whose masks must be the same on every device; and of the
+catalogue LeNet-5 and the inception network.
 """
 
 from __future__ import annotations
