@@ -196,10 +196,17 @@ setup_key() {  # changes with all that the contents of .venv depend on
 # ---- The whole ---------------------------------------------------------------------------------------------------------
 
 browser='' images='' hosts='' cells=''
-if [ "${1:-}" = --browser ]; then browser=yes; shift; fi
-if [ "${1:-}" = --images ]; then images=yes; shift; fi
-if [ "${1:-}" = --hosts ]; then hosts=yes; shift; fi
-if [ "${1:-}" = --cells ]; then cells=yes; shift; fi
+while [ $# != 0 ]; do
+    case $1 in
+        --browser) browser=yes ;;
+        --images) images=yes ;;
+        --hosts) hosts=yes ;;
+        --cells) cells=yes ;;
+        --*) die "unknown option $1; the options are --browser, --images, --hosts and --cells." ;;
+        *) break ;;
+    esac
+    shift
+done
 
 export UV_PROJECT_ENVIRONMENT=.venv
 unset VIRTUAL_ENV  # of another project, perhaps; uv would warn of it

@@ -62,12 +62,14 @@ DOCUMENT = "evaluation.json"
 SPLIT = "test"
 
 
-def evaluate(config: ConfigLike, *, spark: SparkSession | None = None, progress: Progress = SILENT, **keys: Any) -> dict[str, Any]:
+def evaluate(config: ConfigLike, *, fitted_baselines: bool = True, spark: SparkSession | None = None, progress: Progress = SILENT,
+             **keys: Any) -> dict[str, Any]:
     """Evaluate the model of the run of ``config``, or return the earlier evaluation of it.
 
     Args:
         config: What ``load_config`` takes; names the run (see ``run/place.py``), and the ``dataset_version`` (default: the one that the
             model was trained on).
+        fitted_baselines: Whether to fit a baseline to the train rows (logistic or ridge regression), which takes passes over all of them.
         spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
         progress: Where to report.
         keys: Keys of the config that replace those of ``config``, e.g. ``workspace="runs/x"``.
@@ -85,7 +87,7 @@ def evaluate(config: ConfigLike, *, spark: SparkSession | None = None, progress:
     """
     config = with_existing_run(config_of_job(evaluate, config, keys), progress=progress)
     with tracked(config, progress=progress):
-        return _evaluate(config, spark, progress)
+        return _evaluate(config, spark, progress, fitted_baselines=fitted_baselines)
 
 
 def measure(config: ConfigLike, *, spark: SparkSession | None = None, progress: Progress = SILENT, **keys: Any) -> Metrics:
@@ -103,7 +105,7 @@ def measure(config: ConfigLike, *, spark: SparkSession | None = None, progress: 
         return job.network(rows[SPLIT], session)
 
 
-def _evaluate(config: Config, spark: SparkSession | None, progress: Progress) -> dict[str, Any]:
+def _evaluate(config: Config, spark: SparkSession | None, progress: Progress, *, fitted_baselines: bool) -> dict[str, Any]:
     job = _Evaluation.of(config)
     before = job.earlier()
     if before is not None:
@@ -115,7 +117,7 @@ def _evaluate(config: Config, spark: SparkSession | None, progress: Progress) ->
         train, test = rows["train"].read(session), rows[SPLIT].read(session)  # first: where Spark cannot read them, nothing is run
         network = job.network(rows[SPLIT], session)
         bar.update(1, text="baselines")
-        models = {"network": network, **_baselines(network, train, test, job.trained)}
+        models = {"network": network, **_baselines(network, train, test, job.trained, fitted=fitted_baselines)}
         bar.update(2, text="slices and importance")
         explained = explain(config.run_url, job.card, job.manifest, split=SPLIT, whole=not job.laid.train.parallel.cuts_the_model,
                             batch_rows=config.score.batch_rows)
@@ -210,32 +212,34 @@ def _evaluate_by_stages(config: Config, card: ModelCard, manifest: Manifest, ses
     return evaluated
 
 
-def _baselines(network: Metrics, train: DataFrame, test: DataFrame, manifest: Manifest) -> dict[str, Metrics]:
-    """The base rate and, for a table with two labels, a logistic regression; for a regression the mean and, for a table, ridge.
+def _baselines(network: Metrics, train: DataFrame, test: DataFrame, manifest: Manifest, *, fitted: bool) -> dict[str, Metrics]:
+    """The base rate, or for a regression the mean; and with ``fitted``, on a table, a logistic or ridge regression.
 
     ``manifest`` is the train rows'.
     """
+    fitted = fitted and _has_table(manifest)
     if manifest.task == "multiclass":
         return {"base_rate": class_base_rate(train, network, label=manifest.label)}
     if manifest.task in TEXT_TASKS:
         assert manifest.preprocessing.tokens is not None
         return {"base_rate": token_base_rate(train, test, tokens=manifest.preprocessing.tokens, split=SPLIT)}
     if manifest.preprocessing.label is not None:
-        return _regression_baselines(train, test, manifest, manifest.preprocessing.label)
+        return _regression_baselines(train, test, manifest, manifest.preprocessing.label, ridge=fitted)
     share = (manifest.splits["train"].positives or 0) / manifest.splits["train"].rows
     labels = np.repeat([0.0, 1.0], [network["rows"] - network["positives"], network["positives"]])
     found = {"base_rate": binary_metrics(np.full(labels.shape, share), labels)}
-    if _has_table(manifest):
+    if fitted:
         regression = logistic_regression(train, test, manifest.preprocessing, label=manifest.label)
         found["logistic_regression"] = binary_metrics(*_collect(regression, "label"))
     return {name: metrics.model_dump(mode="json") for name, metrics in found.items()}
 
 
-def _regression_baselines(train: DataFrame, test: DataFrame, manifest: Manifest, fitted: Standardisation) -> dict[str, Metrics]:
-    predicted = {"mean": mean_of_train(train, test, label=manifest.label, fitted=fitted)}
-    if _has_table(manifest):
-        predicted["ridge"] = ridge_regression(train, test, manifest.preprocessing, label=manifest.label, fitted=fitted)
-    return {name: evaluate_numbers(rows, label=manifest.label, fitted=fitted) for name, rows in predicted.items()}
+def _regression_baselines(train: DataFrame, test: DataFrame, manifest: Manifest, scale: Standardisation, *,
+                          ridge: bool) -> dict[str, Metrics]:
+    predicted = {"mean": mean_of_train(train, test, label=manifest.label, fitted=scale)}
+    if ridge:
+        predicted["ridge"] = ridge_regression(train, test, manifest.preprocessing, label=manifest.label, fitted=scale)
+    return {name: evaluate_numbers(rows, label=manifest.label, fitted=scale) for name, rows in predicted.items()}
 
 
 def _has_table(manifest: Manifest) -> bool:

@@ -5,7 +5,8 @@
     prepare     new rows become a dataset version (an append; a split by ages rolls)
     due?        retrain.trigger; nothing is trained on a night without news, and Spark is not even started if no source has changed
     train       the candidate, from the champion's weights or afresh
-    evaluate    the candidate on the test rows of the new version, beside baselines; the champion on the same; both row by row
+    evaluate    the candidate on the test rows of the new version (the first one beside fitted baselines); the champion on the same;
+                both row by row
     decide      retrain.promote; either way the reason is kept
     report      <workspace>/retrain/report.html: all retrainings so far
 
@@ -153,7 +154,8 @@ class _Night:
             self._registry.verify(champion)
             version_for(load_card(self._registry.run_url(champion)), manifest.version)  # else nothing could be compared
         trained = train(self._candidate_config(manifest, champion), spark=self._spark, progress=self._progress, stop=self._stop)
-        evaluated = evaluate(self._config, run=trained.run, dataset_version=manifest.version, spark=self._spark, progress=self._progress)
+        evaluated = evaluate(self._config, run=trained.run, dataset_version=manifest.version, fitted_baselines=champion is None,
+                             spark=self._spark, progress=self._progress)
         candidate = register_run(self._registry, trained.run)
         if self._registry.aliases().champion != candidate.version:  # it is if an earlier call was killed right after the promotion
             self._registry.propose(candidate.version, reason=f"trained on dataset version {manifest.version}: {', '.join(begun.reasons)}")

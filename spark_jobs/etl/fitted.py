@@ -20,7 +20,8 @@ from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import SourceError
 from sparkring.pipelines.data.dataset.manifest import Manifest, RollingSplit
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
-from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.spark_jobs.etl.changes import KNOWN, new_or_changed
 from sparkring.spark_jobs.etl.columns.labels import class_type, fit_classes, number_classes, require_known_classes
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, split_name, train_sets
 from sparkring.spark_jobs.etl.encoding.arrays import store_raw
@@ -50,6 +51,8 @@ class Fitted:
     """Further files of the dataset by name, e.g. a tokenizer."""
     documents: DataFrame | None = None
     """The texts that the rows were cut from; None for other rows."""
+    changed: int = 0
+    """Rows of the query that the version holds with other contents, of an append."""
 
 
 @contextmanager
@@ -62,11 +65,7 @@ def fitted_examples(query: Query, begin: Callable[[str], None]) -> Iterator[Fitt
     Raises:
         ConfigError, SourceError: the query fails, or as ``check_examples`` and the fits raise them.
     """
-    with ExitStack() as kept:
-        def keep(frame: DataFrame) -> DataFrame:
-            kept.callback(frame.persist().unpersist)
-            return frame
-
+    with _kept() as keep:
         with _query_errors():
             config, tokens = query.config, query.config.features.tokens
             fitted = (_cut_texts(query.rows, config, TokenEncoding.load(tokens), keep, begin) if tokens
@@ -75,31 +74,35 @@ def fitted_examples(query: Query, begin: Callable[[str], None]) -> Iterator[Fitt
 
 
 @contextmanager
-def new_examples(query: Query, parent: Manifest, known: DataFrame, begin: Callable[[str], None]) -> Iterator[Fitted]:
+def new_examples(query: Query, dataset: Dataset, parent: Manifest, begin: Callable[[str], None]) -> Iterator[Fitted]:
     """The rows of the query that a dataset lacks, to be encoded with its preprocessing.
 
     Args:
         query: The query, in a session in which the sources are visible as tables; for texts use ``new_texts``.
+        dataset: Where the files of the version are.
         parent: The version that they are to be appended to.
-        known: One column: the row ids that the dataset holds.
         begin: Called with the name of each phase.
     Raises:
         ConfigError, SourceError: the query fails, as ``check_examples`` raises them, or a label is none of the fitted classes.
+        EnvironmentProblem, StorageError: Spark cannot read the files.
     """
-    with ExitStack() as kept:
-        begin("joining")
+    with _kept() as keep:
+        begin(f"joining, and comparing with version {parent.version}")
         with _query_errors():
             config, fitted = query.config, parent.preprocessing
-            result = query.rows.join(known, named(config.id_column).cast("bigint") == sf.col(known.columns[0]), "left_anti")
-            examples = _stored(result, config).persist()
-            kept.callback(examples.unpersist)
+            found = keep(new_or_changed(query, dataset, parent))
+            changed = found.where(KNOWN).count()
+            begin("checking new rows")
+            examples = _stored(found.where(~sf.col(KNOWN)).drop(KNOWN), config)
+            if config.features.image or config.features.raw:
+                keep(examples)  # decoded once
             rolling = roll(config, examples, parent.rolling)
             config = at_borders(config, rolling)
-            check_examples(examples, config, unlabelled=result.count, whole=False)
+            check_examples(examples, config, unlabelled=query.rows.count, whole=False)
             if config.task == "multiclass":
                 require_known_classes(examples, config.label, fitted.classes)
                 examples = number_classes(examples, config.label, fitted.classes)
-        yield Fitted(with_split_time(examples, config, rolling), split_name(config), fitted, parent.folds, rolling)
+        yield Fitted(with_split_time(examples, config, rolling), split_name(config), fitted, parent.folds, rolling, changed=changed)
 
 
 @contextmanager
@@ -116,14 +119,21 @@ def new_texts(query: Query, parent: Preprocessing, encoding: TokenEncoding, choo
     Raises:
         ConfigError, SourceError: the query fails, or as ``measure_documents`` raises them.
     """
-    with ExitStack() as kept:
-        def keep(frame: DataFrame) -> DataFrame:
-            kept.callback(frame.persist().unpersist)
-            return frame
-
+    with _kept() as keep:
         with _query_errors():
             fitted = _cut_texts(choose(query.rows), query.config, encoding, keep, begin, parent=parent)
         yield fitted
+
+
+@contextmanager
+def _kept() -> Iterator[Callable[[DataFrame], DataFrame]]:
+    """A function that has Spark keep a frame's rows once they are computed; the end of the block releases them."""
+    with ExitStack() as frames:
+        def keep(frame: DataFrame) -> DataFrame:
+            frames.callback(frame.persist().unpersist)
+            return frame
+
+        yield keep
 
 
 @contextmanager

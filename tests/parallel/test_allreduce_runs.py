@@ -50,7 +50,7 @@ def test_weights_are_the_exact_ones_by_every_way_and_near_them_by_16_bits(datase
     assert 1e-6 < largest_difference(weights_of_run(rounded), {
         name: tensor.float() for name, tensor in by_horovod.items()}) < 1e-2
     assert [audit(str(folder / "run")).wire for folder in (levels, rounded)] == ["exact", "bf16"]
-    said = "wire bf16: each row counts once, but gradients were rounded between hosts"
+    said = "wire bf16: each row counts once, but what hosts sent each other was rounded"
     assert [said in audit_text(audit(str(folder / "run"))) for folder in (levels, rounded)] == [False, True]
     assert {record["reduction"].rpartition("; ")[2] for record in records_in(rounded, "start")} == {"bf16 with error feedback, not exact"}
     sent = [records_in(folder)[-1]["sent_bytes"] for folder in (levels, rounded)]

@@ -50,7 +50,7 @@ def _with_source(config: Config, rows: Iterable[Trip]) -> Config:
 
 def _evaluation(config: Config, run: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((Path(config.runs) / run / "evaluation.json").read_bytes())
-    return found["network"]
+    return found
 
 
 def test_a_night_with_new_rows_trains_compares_and_decides_and_one_without_does_nothing(spark: SparkSession, tmp_path: Path) -> None:
@@ -65,7 +65,10 @@ def test_a_night_with_new_rows_trains_compares_and_decides_and_one_without_does_
     assert first.run is not None
     assert second.run is not None
     assert not Path(config.runs, first.run, "evaluation-version-2.json").exists()  # of the champion the network's metrics alone
-    of_champion, of_candidate = evaluate(config, run=first.run, dataset_version=2, spark=spark)["network"], _evaluation(config, second.run)
+    baselines = [{"base_rate", "logistic_regression"} & _evaluation(config, run).keys() for run in (first.run, second.run)]
+    assert baselines == [{"base_rate", "logistic_regression"}, {"base_rate"}]  # from the second night on, the champion is to beat
+    of_champion = evaluate(config, run=first.run, dataset_version=2, spark=spark)["network"]
+    of_candidate = _evaluation(config, second.run)["network"]
     assert ended.held_out_rows == of_candidate["rows"] == Dataset(config.dataset).manifest(2).splits["test"].rows
     assert ended.gain is not None
     assert math.isclose(ended.gain, of_champion["loss"] - of_candidate["loss"], abs_tol=1e-9)

@@ -42,8 +42,8 @@ def _text(result: AuditResult) -> str:
     gradients = [] if result.strategy == "exact" else [
         f"  strategy {result.strategy}: each row counts once, but the gradients are not those of training on one rank"]
     if result.wire != "exact":
-        gradients.append(f"  wire {result.wire}: each row counts once, but gradients were rounded between hosts, so they are not those of "
-                         "training on one rank")
+        gradients.append(f"  wire {result.wire}: each row counts once, but what hosts sent each other was rounded; gradients over several "
+                         "hosts are not those of training on one rank")
     return "\n".join([
         f"proved: {result.epochs} epochs read the id of each of {result.rows:,} rows exactly once{begun}",
         f"  dataset  {result.dataset_url} version {result.dataset_version}, content {result.content_id[:16]}, rows {result.rows_digest}",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -40,8 +41,16 @@ def show(result: Any, *, as_json: bool, text: str) -> None:
 
 
 def show_json(value: Any) -> None:
-    """Print one line of JSON."""
-    typer.echo(json.dumps(value, default=str))
+    """Print one line of JSON; a number that is not finite, which JSON cannot write, becomes null."""
+    typer.echo(json.dumps(_finite(value), default=str, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

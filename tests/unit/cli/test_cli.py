@@ -6,6 +6,7 @@ The operations themselves are tested where they live; here one of them is made t
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from harness.datasets import write_dataset
 from sparkring import __main__ as cli
 from sparkring import __version__
+from sparkring.cli.terminal.answers import show_json
 from sparkring.conf.schema import Config
 from sparkring.errors import NotEnoughSlots, RankFailed
 from sparkring.spark_jobs.report import ReportResult
@@ -80,6 +82,11 @@ def test_with_json_stdout_is_one_line_of_json(run: Run, config: str, tmp_path: P
     _, out, _ = run("report", config, "--json")
     assert out.count("\n") == 1
     assert json.loads(out)["path"] == str(tmp_path / "workspace" / "report.html")
+
+
+def test_a_number_that_json_cannot_write_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    show_json({"losses": [0.5, math.nan], "best": (-math.inf, 1)})
+    assert capsys.readouterr().out == '{"losses": [0.5, null], "best": [null, 1]}\n'
 
 
 def test_set_reaches_the_operation(run: Run, config: str, tmp_path: Path) -> None:
