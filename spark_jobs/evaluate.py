@@ -70,6 +70,7 @@ def evaluate(config: ConfigLike, *, fitted_baselines: bool = True, spark: SparkS
         config: What ``load_config`` takes; names the run (see ``run/place.py``), and the ``dataset_version`` (default: the one that the
             model was trained on).
         fitted_baselines: Whether to fit a baseline to the train rows (logistic or ridge regression), which takes passes over all of them.
+            An earlier evaluation is reused with the baselines that it has.
         spark: The session to use; default the active one, or one made from ``config.spark`` when it is needed.
         progress: Where to report.
         keys: Keys of the config that replace those of ``config``, e.g. ``workspace="runs/x"``.

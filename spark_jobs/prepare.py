@@ -13,7 +13,7 @@ import hashlib
 import json
 import time
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -28,7 +28,8 @@ from sparkring.pipelines.data.dataset.commit import commit_version
 from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split, content_id
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores.writable import require_writable
-from sparkring.spark_jobs.etl.append import appendable, joined_splits, require_same_columns
+from sparkring.spark_jobs.etl.append import appendable, joined_splits, known_rows, require_same_columns
+from sparkring.spark_jobs.etl.changes import count_changed
 from sparkring.spark_jobs.etl.columns.splits import split_names
 from sparkring.spark_jobs.etl.encoded_rows import FALLS_IN, EncodedRows, require_held_out
 from sparkring.spark_jobs.etl.encoding.describe import describe
@@ -36,7 +37,7 @@ from sparkring.spark_jobs.etl.encoding.tokens import TokenEncoding
 from sparkring.spark_jobs.etl.examples import Query, run_query, tables
 from sparkring.spark_jobs.etl.expectations import check_expectations
 from sparkring.spark_jobs.etl.fitted import Fitted, fitted_examples, new_examples, new_texts
-from sparkring.spark_jobs.etl.rolling import held_out_again
+from sparkring.spark_jobs.etl.rolling import at_borders, held_out_again
 from sparkring.spark_jobs.etl.sources.committed_files import naming_damaged_pages
 from sparkring.spark_jobs.etl.sources.first_look import located
 from sparkring.spark_jobs.etl.sources.tables import Source, at_latest_version, cache_of, identify, open_tables
@@ -190,12 +191,13 @@ class _PrepareJob:
                     phases.begin(f"reading {table.source.name}")
                     self.facts[table.source.name]["rows"] = table.count_checked()
                 with self._examples(query, phases) as fitted:
+                    changed = self._count_changed(query, fitted, phases)
                     if self.parent and fitted.examples.isEmpty():
-                        return self.parent, fitted.changed
+                        return self.parent, changed
                     check_expectations(fitted.examples, query.config, split=fitted.split, dataset=self.dataset)
                     manifest = commit_version(self.dataset, lambda folder: self._write(query, fitted, folder, phases),
                                               lambda data_id, written: self._manifest(query, fitted, written, data_id))
-                    return manifest, fitted.changed
+                    return manifest, changed
 
     def _examples(self, query: Query, phases: _Phases) -> AbstractContextManager[Fitted]:
         parent, dataset = self.parent, self.dataset
@@ -206,7 +208,15 @@ class _PrepareJob:
             return new_texts(query, parent.preprocessing, kept_encoding(dataset, parent),
                              lambda documents: without_known(documents, dataset, parent, column=tokens.document), phases.begin)
         require_same_columns(query, parent)
-        return new_examples(query, dataset, parent, phases.begin)
+        known = known_rows(query.rows.sparkSession, dataset, parent)
+        return new_examples(query, parent, known, phases.begin)
+
+    def _count_changed(self, query: Query, fitted: Fitted, phases: _Phases) -> int:
+        if self.parent is None or fitted.known is None:
+            return 0
+        phases.begin("comparing known rows")
+        then = replace(query, rows=fitted.known, config=at_borders(query.config, self.parent.rolling))
+        return count_changed(then, self.dataset, self.parent)
 
     def _write(self, query: Query, fitted: Fitted, folder: str, phases: _Phases) -> _Written:
         """Write every split that has rows, and the files beside them, into the new ``folder`` of the store."""

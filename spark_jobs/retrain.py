@@ -5,8 +5,8 @@
     prepare     new rows become a dataset version (an append; a split by ages rolls)
     due?        retrain.trigger; nothing is trained on a night without news, and Spark is not even started if no source has changed
     train       the candidate, from the champion's weights or afresh
-    evaluate    the candidate on the test rows of the new version (the first one beside fitted baselines); the champion on the same;
-                both row by row
+    evaluate    the candidate on the test rows of the new version, and the champion on the same, row by row; beside a fitted baseline
+                only while there is no champion
     decide      retrain.promote; either way the reason is kept
     report      <workspace>/retrain/report.html: all retrainings so far
 

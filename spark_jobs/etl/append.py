@@ -1,19 +1,23 @@
-"""Append rows to a dataset: check its latest version, and join its files with the new ones.
+"""Append rows to a dataset: check its latest version, find the rows that it holds, and join both.
 
 The child version names its parent's files and the new ones; no file is copied or changed. New rows are encoded with the
 parent's statistics, because the old files cannot be encoded again; for new statistics prepare a whole version. A table's row is
-new if its id is (``changes.py``); a text is new if its document's name is (``document_list.py``), and is cut into rows of its own.
+new if its id is; a text is new if its document's name is (``document_list.py``), and is cut into rows of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pyspark.sql import DataFrame, SparkSession
+
 from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.dataset.manifest import Manifest, Split, joined
 from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.examples import Query
+from sparkring.spark_jobs.etl.sources.committed_files import read_committed
 
 TRAIN = "train"
 _ALIKE = ("features", "label", "weight", "row_id", "task", "split")
@@ -61,6 +65,16 @@ def require_same_columns(query: Query, parent: Manifest) -> None:
                            for columns in (parent.row_id_of, query.row_id_of))
         raise ConfigError(f"the row ids of version {parent.version} are {then_of}, and would now be {now_of}, so every row would be new; "
                           f"have the query yield the columns that it yielded then, {whole}.")
+
+
+def known_rows(spark: SparkSession, dataset: Dataset, parent: Manifest) -> DataFrame:
+    """Return one column with the ids of all rows of ``parent``.
+
+    Raises:
+        EnvironmentProblem, StorageError: Spark cannot read its files.
+    """
+    files = (file for split in parent.splits.values() for file in split.files)
+    return read_committed(spark, dataset.store, files).select(named(parent.row_id).alias("__known_row"))
 
 
 def joined_splits(parent: Manifest, new: Mapping[str, Split]) -> dict[str, Split]:

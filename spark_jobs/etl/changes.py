@@ -1,7 +1,7 @@
-"""Compare a query with a dataset, in one pass over both: which rows are new, and which does the dataset hold with other contents?
+"""Count the rows that a dataset holds and whose source has changed since: an append keeps them as they are.
 
-An append adds the new ones, and keeps the others as they are. Label, split, features and single raw numbers are compared, as they are
-encoded with the dataset's own preprocessing. Images and arrays are not: each would have to be decoded again.
+Label, split, features and single raw numbers are compared, as they are encoded with the dataset's own preprocessing. Images and
+arrays are not: each would have to be decoded again.
 """
 
 from __future__ import annotations
@@ -19,56 +19,49 @@ from sparkring.spark_jobs.etl.columns.labels import number_classes
 from sparkring.spark_jobs.etl.columns.splits import split_name
 from sparkring.spark_jobs.etl.encoding.table_features import encode
 from sparkring.spark_jobs.etl.examples import Query
-from sparkring.spark_jobs.etl.rolling import at_borders
 from sparkring.spark_jobs.etl.sources.committed_files import read_committed
 
-KNOWN = "__known"
-"""The column that says whether the dataset holds a row."""
-_ROW, _ID, _LABEL, _SPLIT, _RAW, _THEN = "__row", "__known_id", "__known_label", "__known_split", "__known_raw_", "__then_"
+_ID, _LABEL, _SPLIT, _RAW, _THEN = "__known_id", "__known_label", "__known_split", "__known_raw_", "__then_"
 _TOLERANCE = 1e-6
 """Of floats: Java's logarithm and sine may differ in the last digit from version to version."""
 
 
-def new_or_changed(query: Query, dataset: Dataset, parent: Manifest) -> DataFrame:
-    """The rows of the query that ``parent`` lacks or holds with other contents; one that has lost its label is among the latter.
+def count_changed(query: Query, dataset: Dataset, parent: Manifest) -> int:
+    """Count the rows of the query that ``parent`` holds with other contents; a row that has lost its label is one of them.
 
     Args:
-        query: The query, in a session in which the sources are visible as tables.
+        query: The query, in a session in which the sources are visible as tables; its rows may be those only that ``parent`` holds.
         dataset: Where the files are.
         parent: The version to compare with; its columns are the config's.
-    Returns:
-        Those rows as the query yields them, and ``KNOWN``; not computed yet.
     Raises:
-        EnvironmentProblem, StorageError: Spark cannot read the files.
+        EnvironmentProblem, StorageError: Spark cannot read its files.
     """
     then = _committed(query, dataset, parent)
-    both = _as_encoded(query, parent).join(then, sf.col(_ID) == sf.col(_THEN + _ID), "left")
+    both = _as_encoded(query, parent).join(then, sf.col(_ID) == sf.col(_THEN + _ID))
     floats, exact = _columns(query, parent)
     differs = [*(_apart(sf.col(name), sf.col(_THEN + name)) for name in floats),
                *(~sf.col(name).eqNullSafe(sf.col(_THEN + name)) for name in exact)]
-    known = sf.col(_THEN + _ID).isNotNull()
-    return both.where(~known | reduce(or_, differs)).select(f"{_ROW}.*", known.alias(KNOWN))
+    return both.where(reduce(or_, differs)).count()
 
 
 def _as_encoded(query: Query, parent: Manifest) -> DataFrame:
-    """The rows of the query: whole, and encoded under the names of ``_columns``, in the splits in which they fell then."""
-    config, fitted = at_borders(query.config, parent.rolling), parent.preprocessing
-    rows = query.rows.withColumn(_ROW, sf.struct(*map(named, query.rows.columns)))
-    rows = number_classes(rows, config.label, fitted.classes) if fitted.classes else rows
+    """The rows of the query under the names of ``_columns``."""
+    config, fitted = query.config, parent.preprocessing
+    rows = number_classes(query.rows, config.label, fitted.classes) if fitted.classes else query.rows
     sources = dict.fromkeys(feature.source for feature in (*fitted.numeric, *fitted.with_ids))
-    kept = [sf.col(_ROW), named(config.id_column).cast("bigint").alias(_ID), named(config.label).cast("double").alias(_LABEL),
+    kept = [named(config.id_column).cast("bigint").alias(_ID), named(config.label).cast("double").alias(_LABEL),
             split_name(config).alias(_SPLIT), *(named(name).cast("double").alias(_RAW + name) for name in _raw_numbers(query))]
     return encode(rows.select(*kept, *map(named, sources)), fitted, in_folds=bool(parent.folds))
 
 
 def _committed(query: Query, dataset: Dataset, parent: Manifest) -> DataFrame:
-    """The rows of ``parent``, each name with ``_THEN`` before it."""
+    """The rows of ``parent``, each name with ``_THEN`` before it; ``known_rows`` has read its files before."""
     config, fitted = query.config, parent.preprocessing
     columns = {_ID: named(parent.row_id), _LABEL: named(parent.label).cast("double"),
                **{_RAW + name: named(name).cast("double") for name in _raw_numbers(query)},
                **{name: named(name) for name in (*fitted.numeric_columns, *(feature.column for feature in fitted.with_ids))}}
     assert config.id_column == parent.row_id
-    splits = (read_committed(query.rows.sparkSession, dataset.store, split.files).select(
+    splits = (read_committed(query.rows.sparkSession, dataset.store, split.files, verified=True).select(
         sf.lit(name).alias(_THEN + _SPLIT), *(column.alias(_THEN + each) for each, column in columns.items()))
         for name, split in parent.splits.items())
     return reduce(DataFrame.unionByName, splits)

@@ -20,8 +20,7 @@ from sparkring.conf.schema import PrepareConfig
 from sparkring.errors import SourceError
 from sparkring.pipelines.data.dataset.manifest import Manifest, RollingSplit
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
-from sparkring.pipelines.data.dataset.versions import Dataset
-from sparkring.spark_jobs.etl.changes import KNOWN, new_or_changed
+from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.columns.labels import class_type, fit_classes, number_classes, require_known_classes
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, split_name, train_sets
 from sparkring.spark_jobs.etl.encoding.arrays import store_raw
@@ -51,8 +50,8 @@ class Fitted:
     """Further files of the dataset by name, e.g. a tokenizer."""
     documents: DataFrame | None = None
     """The texts that the rows were cut from; None for other rows."""
-    changed: int = 0
-    """Rows of the query that the version holds with other contents, of an append."""
+    known: DataFrame | None = None
+    """The rows of the query that the version to append to holds; None if there are none."""
 
 
 @contextmanager
@@ -74,35 +73,38 @@ def fitted_examples(query: Query, begin: Callable[[str], None]) -> Iterator[Fitt
 
 
 @contextmanager
-def new_examples(query: Query, dataset: Dataset, parent: Manifest, begin: Callable[[str], None]) -> Iterator[Fitted]:
+def new_examples(query: Query, parent: Manifest, known: DataFrame, begin: Callable[[str], None]) -> Iterator[Fitted]:
     """The rows of the query that a dataset lacks, to be encoded with its preprocessing.
+
+    Rows of tables are computed once and kept, also the known ones, which are compared later. Images and arrays are kept as they are
+    stored, of new rows only.
 
     Args:
         query: The query, in a session in which the sources are visible as tables; for texts use ``new_texts``.
-        dataset: Where the files of the version are.
         parent: The version that they are to be appended to.
+        known: One column: the row ids that the dataset holds.
         begin: Called with the name of each phase.
     Raises:
         ConfigError, SourceError: the query fails, as ``check_examples`` raises them, or a label is none of the fitted classes.
-        EnvironmentProblem, StorageError: Spark cannot read the files.
     """
     with _kept() as keep:
-        begin(f"joining, and comparing with version {parent.version}")
+        begin("joining")
         with _query_errors():
             config, fitted = query.config, parent.preprocessing
-            found = keep(new_or_changed(query, dataset, parent))
-            changed = found.where(KNOWN).count()
-            begin("checking new rows")
-            examples = _stored(found.where(~sf.col(KNOWN)).drop(KNOWN), config)
-            if config.features.image or config.features.raw:
-                keep(examples)  # decoded once
+            large = bool(config.features.image or config.features.raw)
+            row_id = sf.col(known.columns[0])
+            rows = query.rows.join(known, named(config.id_column).cast("bigint") == row_id, "left")
+            rows = rows if large else keep(rows)
+            again, new = (rows.where(chosen).drop(row_id) for chosen in (row_id.isNotNull(), row_id.isNull()))
+            examples = keep(_stored(new, config)) if large else _stored(new, config)
             rolling = roll(config, examples, parent.rolling)
             config = at_borders(config, rolling)
-            check_examples(examples, config, unlabelled=query.rows.count, whole=False)
+            check_examples(examples, config, unlabelled=new.count, whole=False)
             if config.task == "multiclass":
                 require_known_classes(examples, config.label, fitted.classes)
                 examples = number_classes(examples, config.label, fitted.classes)
-        yield Fitted(with_split_time(examples, config, rolling), split_name(config), fitted, parent.folds, rolling, changed=changed)
+            found = None if again.isEmpty() else again
+        yield Fitted(with_split_time(examples, config, rolling), split_name(config), fitted, parent.folds, rolling, known=found)
 
 
 @contextmanager

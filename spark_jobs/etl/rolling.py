@@ -81,7 +81,7 @@ def with_split_time(examples: DataFrame, config: PrepareConfig, rolling: Rolling
 def held_out_again(spark: SparkSession, dataset: Dataset, parent: Manifest, rolling: RollingSplit, *, split: str) -> DataFrame:
     """The encoded rows of the parent's validation and test splits, and in the column ``split`` the split in which each falls now.
 
-    ``new_or_changed`` has read the files before.
+    ``known_rows`` has read the files before.
 
     Raises:
         EnvironmentProblem, StorageError: Spark cannot read them.

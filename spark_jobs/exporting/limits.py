@@ -29,6 +29,8 @@ def _of_quality(workspace: Workspace) -> Iterator[str]:
         yield "It was not evaluated beside baselines: run `sparkring evaluate`, then export again."
     elif evaluated < FEW_ROWS:
         yield f"It was evaluated on only {count(evaluated)} rows."
+    if quality and len(quality.baselines) == 1:
+        yield f"The only baseline that it was compared with: {quality.baselines[0].title.lower()}."
     if quality and not quality.beaten:
         yield f"A baseline is at least as good in {' or '.join(column.title for column in quality.decisive)}."
 

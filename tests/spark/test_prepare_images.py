@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -107,6 +108,23 @@ def test_the_manifest_says_what_the_rows_are(made: Config) -> None:
     feature = manifest.preprocessing.image
     assert feature is not None
     assert (feature.mean, feature.std) == (pytest.approx((pixels.mean(),)), pytest.approx((pixels.std(),)))
+
+
+def test_new_images_are_appended_and_a_known_one_with_another_label_is_counted(spark: SparkSession, tmp_path: Path) -> None:
+    folder, changed = tmp_path / "idx", LABELS.copy()
+    write_idx(folder, "t10k", IMAGES[:20], LABELS[:20])
+    write_idx(folder, "train", IMAGES[20:80], LABELS[20:80])
+    config = _config(tmp_path, {"format": "idx", "path": str(folder)}, IDX_QUERY, channels=1)
+    prepare(config, spark=spark)
+    changed[21] = 2 - changed[21]
+    write_idx(folder, "train", IMAGES[20:], changed[20:])
+    result = prepare(config, append=True, spark=spark)
+    assert (result.version, result.changed_rows, result.rows) == (2, 1, {"train": 56, "validation": 14, "test": 20})
+    new = _manifest(config).splits["train"].files[-1].path
+    rows = pq.read_table(Path(config.dataset, new)).to_pydict()
+    assert sorted(rows["row_id"]) == [number for number in range(80, 90) if number % 5]
+    for number, image in zip(rows["row_id"], rows["image"], strict=True):
+        assert np.array_equal(cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_GRAYSCALE), IMAGES[number])
 
 
 def _photographs(folder: Path) -> None:
