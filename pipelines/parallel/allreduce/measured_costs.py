@@ -14,9 +14,9 @@ from sparkring.pipelines.parallel.allreduce.exchange import Exchange
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.mesh import Ranks
 
-REPETITIONS = {1 << 10: 15, 1 << 15: 15, 1 << 20: 3, 1 << 23: 3}
-"""By the bytes of a sum, how often each way is timed, after one to warm up."""
-ALWAYS = 3
+REPETITIONS = {1 << 10: 15, 1 << 15: 15, 1 << 18: 9, 1 << 20: 3, 1 << 23: 3}
+"""By the bytes of a sum, how often each way is timed, after one to warm up. No gap is wide: between 32 KB and 1 MB lines cross."""
+ALWAYS = 4
 """So many of these sizes are timed in any case: fewer bytes than 1 MB fit into buffers on the way and tell nothing of a link."""
 LONGEST_S = 0.1
 """More bytes are not timed if they would take a way longer."""
