@@ -91,7 +91,7 @@ def _outcomes(steps: list[Step], kept: _Kept, *, left_s: Callable[[], float]) ->
             continue
         outcome = None if step.name in ALWAYS else kept.passed(step.name)
         if outcome is None:
-            outcome = _run(step, status, left_s())
+            outcome = _run(step, status, left_s)
             kept.keep(outcome)
         status[step.name] = outcome.status
         yield outcome
@@ -103,19 +103,23 @@ def to_come(steps: list[Step], outcomes: list[Outcome]) -> list[Outcome]:
     return [Outcome(step.name, "not run", error="the check has not come to it") for step in steps[last + 1:] if not step.instead_of]
 
 
-def _run(step: Step, status: dict[str, str], left_s: float) -> Outcome:
+def _run(step: Step, status: dict[str, str], left_s: Callable[[], float]) -> Outcome:
     if step.needs and not any(status.get(name) == "passed" for name in step.needs):
         return Outcome(step.name, "not run", error=f"it needs the step {' or '.join(step.needs)}, which did not pass")
-    if left_s <= 0:
+    if left_s() <= 0:
         return Outcome(step.name, "not run", error="no time was left; call the check again, which keeps what has passed")
     began = time.monotonic()
+    found = Findings()
     try:
         found = step.run()
-    except (StepFailed, RanksFailed) as error:
-        return Outcome(step.name, "failed", time.monotonic() - began, error=str(error))
+        error = found.excess
+    except (StepFailed, RanksFailed) as failure:
+        error = str(failure)
     except Exception:  # noqa: BLE001 - the other steps go on
-        return Outcome(step.name, "failed", time.monotonic() - began, error=traceback.format_exc())
-    return Outcome(step.name, "failed" if found.excess else "passed", time.monotonic() - began, found, error=found.excess)
+        error = traceback.format_exc()
+    if error and left_s() <= 0:
+        error = f"the check's time ended within this step; call the check again, which begins the step anew. Found so far: {error}"
+    return Outcome(step.name, "failed" if error else "passed", time.monotonic() - began, found, error=error)
 
 
 class _Kept:

@@ -240,6 +240,15 @@ def test_what_no_time_is_left_for_is_not_run(tmp_path: Path) -> None:
     assert (outcome.status, outcome.error.partition(";")[0]) == ("not run", "no time was left")
 
 
+def test_a_step_that_was_cut_off_says_so_and_what_it_found(tmp_path: Path) -> None:
+    left = iter((1.0, 0.0))
+    (outcome,) = _outcomes([Step("train", too_far)], _Kept(tmp_path, key="k"), left_s=lambda: next(left))
+    assert outcome.status == "failed"
+    assert outcome.error == ("the check's time ended within this step; call the check again, which begins the step anew. "
+                             "Found so far: loss is 0.2, at most 0.1 is allowed")
+    assert outcome.findings.facts == {"a": 1}
+
+
 def test_a_figure_that_is_no_number_does_not_hold() -> None:
     assert not Check("loss", math.nan, 1.0).holds
     assert Findings(checks=(Check("loss", math.nan, 1.0),)).excess
