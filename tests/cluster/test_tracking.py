@@ -31,8 +31,9 @@ from sparkring.spark_jobs.tracking.model_folder import write_model_folder
 from sparkring.spark_jobs.tracking.pyfunc_model import classes_of
 from sparkring.spark_jobs.tracking.track import track
 from tests.support.http_faults import HttpFaults
-from tests.support.mlflow_server import Notes, client_of, free_port, history, mlflow_server
+from tests.support.mlflow_server import Notes, client_of, history, mlflow_server
 from tests.support.runs import begin_run
+from tests.support.tcp import held_ports
 from tests.support.training import await_condition, train_config
 
 STEPS_PER_EPOCH = 5
@@ -262,9 +263,10 @@ def test_a_server_that_answers_500_or_does_not_answer_is_one_sentence_and_leaves
             track(config)
         broken.shutdown()
     assert str(raised.value) == f"MLflow at {address} answered 500; what was sent stays, and `sparkring track` sends the rest."
-    nowhere = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(TrackingFailed, match=f"^MLflow at {nowhere} does not answer; "):
-        track(_config(tmp_path, nowhere))
+    with held_ports(1) as [closed]:
+        nowhere = f"http://127.0.0.1:{closed}"
+        with pytest.raises(TrackingFailed, match=f"^MLflow at {nowhere} does not answer; "):
+            track(_config(tmp_path, nowhere))
     _finish(config)
     _require_whole(uri, track(_config(tmp_path, uri)).mlflow_run_id)
 

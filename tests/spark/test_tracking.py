@@ -39,7 +39,8 @@ from sparkring.spark_jobs.spark.session import result_settings
 from sparkring.spark_jobs.tracking.track import track
 from sparkring.spark_jobs.train import train
 from tests.support.etl_tables import COLUMNS, QUERY, etl_config
-from tests.support.mlflow_server import Notes, client_of, free_port, history, mlflow_server
+from tests.support.mlflow_server import Notes, client_of, history, mlflow_server
+from tests.support.tcp import held_ports
 from tests.support.training import await_condition, events_of
 
 pytest_plugins = ["tests.support.spark_sessions"]
@@ -74,20 +75,21 @@ def _require_all_sent(config: Config, uri: str, run_id: str) -> None:
 
 @pytest.mark.timeout(600)
 def test_training_is_whole_while_mlflow_is_away_and_all_of_it_is_sent_later(spark: SparkSession, prepared: Path, tmp_path: Path) -> None:
-    port, notes = free_port(), Notes()
-    uri = f"http://127.0.0.1:{port}"
-    away = _config(prepared, tmp_path / "away", uri)
-    result = train(away, spark=spark, progress=notes)
-    assert result.steps == STEPS * EPOCHS
-    assert notes.of_tracking == [f"tracking: MLflow at {uri} does not answer; what is not sent now is sent later",
-                                 "tracking: not everything is in MLflow yet; `sparkring track` with this config sends the rest"]
-    with mlflow_server(tmp_path, port=port):
-        later = track(away)  # as `sparkring track` does
-        _require_all_sent(away, uri, later.mlflow_run_id)
-        assert client_of(uri).get_run(later.mlflow_run_id).info.status == "FINISHED"
-        sent = json.loads((tmp_path / "away/runs/first/tracking.json").read_text())
-        assert (sent["steps"], sent["epochs"], sent["status"], list(sent["files"])) == (STEPS * EPOCHS, EPOCHS, "FINISHED", ["model"])
-        _require_the_scores_of_spark(spark, away, uri, later.mlflow_run_id, tmp_path)
+    notes = Notes()
+    with held_ports(1) as [port]:
+        uri = f"http://127.0.0.1:{port}"
+        away = _config(prepared, tmp_path / "away", uri)
+        result = train(away, spark=spark, progress=notes)
+        assert result.steps == STEPS * EPOCHS
+        assert notes.of_tracking == [f"tracking: MLflow at {uri} does not answer; what is not sent now is sent later",
+                                     "tracking: not everything is in MLflow yet; `sparkring track` with this config sends the rest"]
+        with mlflow_server(tmp_path, port=port):
+            later = track(away)  # as `sparkring track` does
+            _require_all_sent(away, uri, later.mlflow_run_id)
+            assert client_of(uri).get_run(later.mlflow_run_id).info.status == "FINISHED"
+            sent = json.loads((tmp_path / "away/runs/first/tracking.json").read_text())
+            assert (sent["steps"], sent["epochs"], sent["status"], list(sent["files"])) == (STEPS * EPOCHS, EPOCHS, "FINISHED", ["model"])
+            _require_the_scores_of_spark(spark, away, uri, later.mlflow_run_id, tmp_path)
 
 
 def _require_the_scores_of_spark(spark: SparkSession, config: Config, uri: str, run_id: str, folder: Path) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from urllib.request import urlopen
 
 from sparkring.spark_jobs.spark.progress import SilentProgress
 from tests.support.daemons import daemon
-from tests.support.tcp import LOOPBACK
+from tests.support.tcp import LOOPBACK, held_ports
 
 QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PYTHONWARNINGS": "ignore"}
 
@@ -42,22 +41,21 @@ class Notes(SilentProgress):
         return [line for line in self._lines if line.startswith("tracking: ")]
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server((LOOPBACK, 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @contextmanager
 def mlflow_server(folder: Path, *, port: int | None = None) -> Iterator[str]:
-    """Run the server for the length of the block; yields its address. Its database and artifacts are in ``folder``."""
-    port = port or free_port()
-    uri = f"http://{LOOPBACK}:{port}"
-    command: list[str | Path] = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
-               "--artifacts-destination", folder / "artifacts", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
-    with daemon(command, log=folder / "mlflow.log", environment=QUIET) as server:
-        server.until(lambda: _is_healthy(uri), what="answer", within_s=START_S)
-        yield uri
+    """Run the server for the length of the block; yields its address. Its database and artifacts are in ``folder``.
+
+    Args:
+        folder: An empty one, or that of an earlier server.
+        port: One that the caller holds (``held_ports``). None takes any.
+    """
+    with held_ports(1) as [spare]:
+        uri = f"http://{LOOPBACK}:{port or spare}"
+        command: list[str | Path] = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
+                   "--artifacts-destination", folder / "artifacts", "--host", LOOPBACK, "--port", str(port or spare), "--workers", "1"]
+        with daemon(command, log=folder / "mlflow.log", environment=QUIET) as server:
+            server.until(lambda: _is_healthy(uri), what="answer", within_s=START_S)
+            yield uri
 
 
 def client_of(uri: str) -> Any:

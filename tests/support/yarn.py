@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,6 +23,7 @@ import pyspark
 from harness.maven import fetched
 from tests.support.daemons import Daemon, daemon
 from tests.support.hadoop import QUICK_JVM, Hdfs, java_command, server_jars, write_site
+from tests.support.tcp import LOOPBACK, held_ports
 
 JARS = {
     "org/bouncycastle/bcpkix-jdk18on/1.78.1/bcpkix-jdk18on-1.78.1.jar": "4b48ea084e5232b9d79ebca1887b9de037b124931807cd60710748c2aee08cc9",
@@ -40,7 +40,6 @@ NODE_MB, NODE_CORES = 1792, 4
 what containers really take."""
 SMALL_DISK_MB = 256
 QUEUES = ("default", "training")
-LOOPBACK = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__file__).parent
 EXECUTOR = "YarnCoarseGrainedExecutorBackend"
 MASTER = "deploy.yarn.ApplicationMaster"
@@ -170,18 +169,19 @@ class Yarn:
 @contextmanager
 def yarn(folder: Path, file_system: Hdfs) -> Iterator[Yarn]:
     """Run a cluster whose default file system is ``file_system``, for the length of the block."""
-    properties = _common(free_ports(4))
-    conf = write_conf(folder / "conf", file_system, properties)
-    with daemon(java_command(jars(), conf, RESOURCE_MANAGER), log=folder / "resourcemanager.log",
-                environment={"JAVA_HOME": str(java_home()), "HADOOP_CONF_DIR": str(conf)}) as manager:
-        manager.said(r"(Transitioned to active state)")
-        cluster = Yarn(folder, file_system, manager, properties)
-        try:
-            for number in range(NODES):  # each registers before an application may come: one without nodes waits without a word
-                cluster.start_node(number)
-            yield cluster
-        finally:
-            cluster.close()
+    with held_ports(4) as ports:  # the resource manager's clients must know them before it starts
+        properties = _common(ports)
+        conf = write_conf(folder / "conf", file_system, properties)
+        with daemon(java_command(jars(), conf, RESOURCE_MANAGER), log=folder / "resourcemanager.log",
+                    environment={"JAVA_HOME": str(java_home()), "HADOOP_CONF_DIR": str(conf)}) as manager:
+            manager.said(r"(Transitioned to active state)")
+            cluster = Yarn(folder, file_system, manager, properties)
+            try:
+                for number in range(NODES):  # each registers before an application may come: one without nodes waits without a word
+                    cluster.start_node(number)
+                yield cluster
+            finally:
+                cluster.close()
 
 
 def processes_of(application: str, what: str = "") -> list[psutil.Process]:
@@ -224,15 +224,6 @@ def java_home() -> Path:
     java = os.environ.get("JAVA_HOME") or shutil.which("java")
     assert java, "no Java"
     return Path(java) if "JAVA_HOME" in os.environ else Path(java).resolve().parents[1]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now. The resource manager's clients must know them before it starts."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def write_conf(folder: Path, file_system: Hdfs, properties: Mapping[str, str]) -> Path:
