@@ -144,9 +144,10 @@ def _parse_override(text: str) -> dict[str, Any]:
 
 
 def _key_path(key: str) -> list[str]:
-    """Split ``a.b.c``; below ``spark.conf`` the rest is one Spark property, which has dots of its own."""
-    if key.startswith("spark.conf."):
-        return ["spark", "conf", key.removeprefix("spark.conf.")]
+    """Split ``a.b.c``; below ``spark.conf`` and ``search.space`` the rest is one name, which has dots of its own."""
+    for section in ("spark.conf", "search.space"):
+        if key.startswith(f"{section}."):
+            return [*section.split("."), key.removeprefix(f"{section}.")]
     return key.split(".")
 
 

@@ -83,6 +83,7 @@ def evaluate(config: ConfigLike, *, fitted_baselines: bool = True, spark: SparkS
         ConfigError: the run has no trained model, or the label has the name of a predicted column.
         DatasetError: the dataset version is not the one that the model was trained on, one of its files differs from the committed
             one, or its test rows have one label only.
+        NotFinite: the network's answer for a row is not finite.
         DocumentDamaged: ``evaluation.json`` exists and cannot be read.
         EnvironmentProblem, StorageError: Spark cannot read the dataset.
     """

@@ -21,4 +21,5 @@ class IngestConfig(Section):
     options: dict[str, str] = {}
     """Options of Spark's stream, e.g. ``{maxFilesPerTrigger: "10"}``; a secret belongs into Spark's settings, not here."""
     every: Age | None = None
-    """Look for new rows so often, until the command is stopped. Null: take what is there, then end."""
+    """Look for new rows so often, in whole hours, days or weeks (``1h``, ``2d``, ``1w``), until the command is stopped. Null: take
+    what is there, then end."""

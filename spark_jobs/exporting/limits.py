@@ -18,8 +18,8 @@ OFTEN_MISSING = 0.2
 
 def limits(card: ModelCard, manifest: Manifest, workspace: Workspace) -> tuple[str, ...]:
     """The limits of a model; ``workspace`` holds its evaluation, if it is of this model."""
-    return (*_of_quality(workspace), *_of_labels(manifest, workspace), *_of_features(card),
-            "Not measured: the quality for groups of rows, and how it changes with time.")
+    return (*_of_quality(workspace), *_of_labels(manifest, workspace), *_of_features(card), *_of_groups(workspace),
+            "Not measured: how the quality changes with time.")
 
 
 def _of_quality(workspace: Workspace) -> Iterator[str]:
@@ -33,6 +33,11 @@ def _of_quality(workspace: Workspace) -> Iterator[str]:
         yield f"The only baseline that it was compared with: {quality.baselines[0].title.lower()}."
     if quality and not quality.beaten:
         yield f"A baseline is at least as good in {' or '.join(column.title for column in quality.decisive)}."
+
+
+def _of_groups(workspace: Workspace) -> Iterator[str]:
+    if workspace.explained is None or workspace.explained.slices is None:
+        yield "Not measured: the quality for groups of rows."
 
 
 def _of_labels(manifest: Manifest, workspace: Workspace) -> Iterator[str]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from sparkring.errors import NotFinite
 from sparkring.models.inputs import TOKENS
 from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.pipelines.data.dataset.row_schema import LABEL, ROW_ID
@@ -37,11 +38,14 @@ def evaluate_classes(predicted: DataFrame, *, label: str, classes: Sequence[str]
         classes: The classes' names by their number.
     Returns:
         ``rows``, ``loss`` (nats a row), ``accuracy`` and ``confusion`` (rows of each class, by the class that was predicted).
+    Raises:
+        NotFinite: the network's answer for a row is not finite.
     """
     number = named(label).cast("int")
     nats = -sf.ln(sf.greatest(sf.get(sf.col(PROBABILITIES), number), sf.lit(np.finfo(np.float64).tiny.item())))
     cells = predicted.groupBy(number.alias("label"), PREDICTION).agg(
         sf.count(sf.lit(1)).alias("rows"), sf.sum(nats).alias("nats")).collect()
+    _require_finite(sum(cell["rows"] for cell in cells if cell[PREDICTION] is None), rows=sum(cell["rows"] for cell in cells))
     place = {name: position for position, name in enumerate(classes)}
     confusion: Counts = np.zeros((len(classes), len(classes)), np.int64)
     for cell in cells:
@@ -58,8 +62,12 @@ def evaluate_tokens(predicted: DataFrame, *, tokens: TokensFeature, split: str) 
         split: Name of the test rows' split.
     Returns:
         ``rows`` (predicted tokens), ``loss`` (nats a token), ``accuracy`` and, of next tokens, ``bits_per_byte``.
+    Raises:
+        NotFinite: the network's answer for a row is not finite.
     """
-    found = predicted.agg(sf.sum(NATS).alias("nats"), sf.sum(PREDICTED).alias("rows"), sf.sum(RIGHT).alias("right")).collect()[0]
+    found = predicted.agg(sf.sum(NATS).alias("nats"), sf.sum(PREDICTED).alias("rows"), sf.sum(RIGHT).alias("right"),
+                          sf.count(sf.lit(1)).alias("texts"), sf.count(NATS).alias("finite")).collect()[0]
+    _require_finite(found["texts"] - found["finite"], rows=found["texts"])
     return token_metrics(nats=found["nats"], hits=found["right"], count=found["rows"], tokens=tokens, split=split)
 
 
@@ -82,6 +90,11 @@ def token_base_rate(train: DataFrame, test: DataFrame, *, tokens: TokensFeature,
     """The metrics of ``evaluate_tokens`` if each test token were predicted by its share of the train split."""
     found = _base_rate(_count_targets(train, tokens) + 1, _count_targets(test, tokens))
     return found if tokens.mask else {**found, "bits_per_byte": bits_per_byte(found["loss"], tokens, split)}
+
+
+def _require_finite(lost: int, *, rows: int) -> None:
+    if lost:
+        raise NotFinite(f"the network's answer is not finite for {lost} of {rows} rows: it diverged; lower train.optimizer.lr.")
 
 
 def _base_rate(train: Counts, test: Counts) -> Metrics:

@@ -26,7 +26,8 @@ def evaluate_numbers(predicted: DataFrame, *, label: str, fitted: Standardisatio
     Returns:
         Those of ``RegressionMetrics``.
     Raises:
-        DatasetError: there are no rows, or a prediction is not finite.
+        DatasetError: there are no rows.
+        NotFinite: a prediction is not finite.
     """
     pairs = predicted.select(*((column.cast("double") - fitted.mean) / fitted.std for column in (sf.col(PREDICTION), named(label))))
     summed = pairs.toDF("predicted", "label").mapInArrow(_sum_batches, "place int, value double")

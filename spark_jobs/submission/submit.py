@@ -160,7 +160,7 @@ def spark_submit() -> str:
             found = str(own) if own.is_file() else None
     if found is None:
         raise EnvironmentProblem(f"no spark-submit in {f'SPARK_HOME={home}' if home else 'PATH, nor beside pyspark'}; "
-                                 "set SPARK_HOME to the cluster's Spark 4.0.")
+                                 "set SPARK_HOME to the cluster's Spark.")
     return found
 
 

@@ -12,6 +12,7 @@ import typer
 from sparkring.cli.terminal.answers import DEFAULT_CONFIG, AsJson, ConfigName, Overrides, examples, show
 from sparkring.cli.terminal.console import console_progress
 from sparkring.conf.loading import load_config
+from sparkring.errors import ConfigError
 
 Append = Annotated[bool, typer.Option("--append", help="Add the source's new rows to the latest version, whose files are kept.")]
 Inputs = Annotated[list[str] | None, typer.Option(
@@ -173,11 +174,19 @@ def explained_lines(evaluation: dict[str, Any]) -> Iterator[str]:
 
 
 def _given(inputs: list[str] | None, *, sources: Iterable[str]) -> str | dict[str, str] | None:
-    """What ``--input`` gives: a path or table, or several by the names of the sources that they replace."""
-    pairs = [text.partition("=") for text in inputs or []]
-    if inputs and len(inputs) == 1 and pairs[0][0] not in sources:
+    """What ``--input`` gives: a path or table, or several by the names of the sources that they replace.
+
+    Raises:
+        ConfigError: several are given, and not each by a name of its own.
+    """
+    if not inputs:
+        return None
+    named = {name: path for name, _, path in (text.partition("=") for text in inputs) if path}
+    if len(inputs) == 1 and named.keys().isdisjoint(sources):  # a path may hold = itself, as a partition's folder does
         return inputs[0]
-    return {name: path for name, _, path in pairs} or None
+    if len(named) < len(inputs):
+        raise ConfigError(f"--input is given {len(inputs)} times ({', '.join(inputs)}); give each as SOURCE=PATH, each source once.")
+    return named
 
 
 def _figures(metrics: dict[str, float]) -> str:

@@ -20,12 +20,14 @@ from sklearn.metrics import log_loss, roc_auc_score
 from harness.datasets import write_dataset
 from sparkring import __main__ as cli
 from sparkring.conf.schema import Config, TrainConfig
-from sparkring.errors import ConfigError, DatasetError
+from sparkring.errors import ConfigError, DatasetError, NotFinite
+from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.evaluate import evaluate
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.scoring.baselines import REGULARISATION
+from sparkring.spark_jobs.scoring.class_metrics import evaluate_classes, evaluate_tokens
 from tests.support import seams
 from tests.support.configs import write
 from tests.support.etl_tables import etl_config, save_untrained
@@ -148,6 +150,20 @@ def test_a_dataset_without_a_test_split_is_refused(spark: SparkSession, config: 
     save_untrained(own)
     with pytest.raises(DatasetError, match="has no split 'test'; it has train, validation"):
         evaluate(own, spark=spark)
+
+
+def test_an_answer_that_is_not_finite_is_no_class_and_costs_more_than_nothing(spark: SparkSession) -> None:
+    rows = "(0, 'None', array(0.6D, 0.4D)), (1, NULL, array(NULL, NULL))"
+    classes = spark.sql(f"SELECT * FROM VALUES {rows} AS t(y, prediction, probabilities)")
+    with pytest.raises(NotFinite, match="not finite for 1 of 2 rows"):
+        evaluate_classes(classes, label="y", classes=["None", "other"])
+    assert evaluate_classes(classes.where("y = 0"), label="y", classes=["None", "other"])["accuracy"] == 1.0  # the control
+    tokens = TokensFeature.model_validate({"column": "tokens", "length": 4, "vocabulary": 258, "end_id": 256, "pad_id": 257,
+                                           "tokenizer_sha256": None, "tokens": {"test": 8}, "text_bytes": {"test": 8}})
+    texts = spark.sql("SELECT * FROM VALUES (6.0D, 3, 1), (NULL, 3, 0) AS t(nats, tokens_predicted, tokens_right)")
+    with pytest.raises(NotFinite, match="not finite for 1 of 2 rows"):
+        evaluate_tokens(texts, tokens=tokens, split="test")
+    assert evaluate_tokens(texts.where("nats > 0"), tokens=tokens, split="test")["loss"] == 2.0  # the control
 
 
 def test_a_test_split_of_one_label_is_refused(spark: SparkSession, config: Config, tmp_path: Path) -> None:

@@ -43,9 +43,7 @@ class ImageConfig(Section):
 
 
 class TokensConfig(Section):
-    """A column of texts: they are joined and cut into rows of equal length, and each token is predicted from those
-    before it.
-    """
+    """A column of texts: they are joined and cut into rows of equal length. The task says which tokens are predicted."""
 
     column: str
     """A string column of the query, or a binary one with UTF-8; one document per row."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict
 
-from sparkring.errors import DatasetError
+from sparkring.errors import DatasetError, NotFinite
 from sparkring.extras import extras_named
 
 with extras_named():
@@ -83,6 +83,7 @@ def binary_metrics(probability: ArrayLike, label: ArrayLike) -> BinaryMetrics:
         The metrics; see the module's docstring.
     Raises:
         DatasetError: no rows, unequal lengths, a label that is not 0 or 1, or a probability outside [0, 1].
+        NotFinite: a probability is NaN.
     """
     predicted = np.asarray(probability, dtype=np.float64)
     observed = np.asarray(label, dtype=np.float64)
@@ -108,10 +109,12 @@ def _check(predicted: NDArray[np.float64], observed: NDArray[np.float64]) -> Non
     strange = observed[(observed != 0) & (observed != 1)]
     if strange.size:
         raise DatasetError(f"metrics need labels 0 or 1; found {strange[0]:g} in {strange.size} rows. Check the label column.")
-    outside = predicted[~((predicted >= 0) & (predicted <= 1))]
+    lost = int(np.isnan(predicted).sum())
+    if lost:
+        raise NotFinite(f"the network's answer is NaN for {lost} of {predicted.size} rows: it diverged; lower train.optimizer.lr.")
+    outside = predicted[(predicted < 0) | (predicted > 1)]
     if outside.size:
-        raise DatasetError(f"metrics need probabilities in [0, 1]; found {outside[0]} in {outside.size} rows. "
-                           "A NaN here means that the network diverged: lower the learning rate.")
+        raise DatasetError(f"metrics need probabilities in [0, 1]; found {outside[0]} in {outside.size} rows. Give probabilities.")
 
 
 def _calibration(predicted: NDArray[np.float64], observed: NDArray[np.float64]) -> tuple[CalibrationBin, ...]:

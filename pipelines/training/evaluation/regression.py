@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from sparkring.errors import DatasetError
+from sparkring.errors import DatasetError, NotFinite
 from sparkring.pipelines.data.dataset.row_schema import Standardisation
 
 Floats = NDArray[np.float64]
@@ -101,13 +101,14 @@ def error_figures(sums: Floats, label: Standardisation) -> dict[str, float]:
     """``mse``, ``rmse``, ``mae`` and ``r2`` (NaN if all labels are alike) from the sums of all rows, in the label's units.
 
     Raises:
-        DatasetError: there are no rows, or a prediction is not finite.
+        DatasetError: there are no rows.
+        NotFinite: a prediction is not finite.
     """
     rows, squared, absolute, labels, labels_squared = sums[:ERROR_SUMS].tolist()
     if not rows:
         raise DatasetError("metrics need at least one row; check the split.")
     if not math.isfinite(squared):
-        raise DatasetError("metrics need finite predictions, and some are not: the network diverged; lower the learning rate.")
+        raise NotFinite("the network's answers are not all finite: it diverged; lower train.optimizer.lr.")
     spread = labels_squared - labels * labels / rows
     alike = spread <= rows * np.finfo(np.float64).eps * labels_squared  # what rounding leaves of 0
     mse = label.std ** 2 * squared / rows
@@ -118,7 +119,8 @@ def regression_metrics(sums: Floats, label: Standardisation) -> RegressionMetric
     """The metrics from the ``all_sums`` of all rows.
 
     Raises:
-        DatasetError: there are no rows, or a prediction is not finite.
+        DatasetError: there are no rows.
+        NotFinite: a prediction is not finite.
     """
     figures = {name: None if math.isnan(value) else value for name, value in error_figures(sums, label).items()}
     residuals, counts, predicted, labels = sums[ERROR_SUMS:].reshape(4, FINE_BINS)

@@ -113,7 +113,7 @@ def gc(dataset: DatasetName, overrides: Overrides = None,
 @commands.command(epilog=examples("sparkring adopt /data/rides --row-id id --label late --split train=train --split validation=val"))
 def adopt(url: Annotated[str, typer.Argument(metavar="URL", help="Folder of the Parquet files, or of the splits' folders.")],
           row_id: Annotated[str, typer.Option(help="Column of integers that is different in every row.")],
-          label: Annotated[str, typer.Option(help="Column to predict: 0 and 1, or class numbers from 0 on.")],
+          label: Annotated[str, typer.Option(help="Column to predict: 0 and 1, class numbers from 0 on, or any numbers.")],
           split: Annotated[list[str] | None, typer.Option(metavar="NAME=FOLDER", help="A split and its folder. May be repeated.")] = None,
           as_json: AsJson = False) -> None:
     """Make an existing Petastorm or plain Parquet dataset version 1 of a dataset, where it lies: writes a manifest, moves nothing.

@@ -84,6 +84,11 @@ def test_the_rest_of_a_path_below_spark_conf_is_one_spark_property(minimal: str)
     assert config.spark.conf == {"spark.executor.memory": "4g", "spark.ui.enabled": "false"}
 
 
+def test_the_rest_of_a_path_below_search_space_is_one_key(minimal: str) -> None:
+    space = load_config(minimal, ["search.space.train.optimizer.lr={low: 1e-4, high: 0.1, log: true}"]).search.space
+    assert {key: values.low for key, values in space.items()} == {"train.optimizer.lr": 1e-4}
+
+
 def test_what_a_file_does_not_say_comes_from_the_one_it_extends(tmp_path: Path) -> None:
     write(tmp_path, "shared/tiny.yaml", MINIMAL | {"train": {"epochs": 9, "batch_rows": 64}})
     child = write(tmp_path, "mine.yaml", {"extends": "shared/tiny.yaml", "name": "mine", "train": {"epochs": 2}})

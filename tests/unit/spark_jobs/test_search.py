@@ -15,13 +15,24 @@ from safetensors.torch import save_file
 
 from harness.datasets import write_dataset
 from sparkring.conf.schema import Config, TrainConfig
-from sparkring.errors import CommitConflict, ConfigError, SparkEnded, SparkringError, Stopped, StorageError
+from sparkring.errors import (
+    CommitConflict,
+    ConfigError,
+    DatasetError,
+    NotFinite,
+    RankFailed,
+    SparkEnded,
+    SparkringError,
+    Stopped,
+    StorageError,
+)
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.searching.page import write_search
 from sparkring.spark_jobs.searching.search import _Searching, best_of, require_some_done, search
 from sparkring.spark_jobs.searching.space import require_searchable, with_params
 from sparkring.spark_jobs.searching.study import Study
+from sparkring.spark_jobs.searching.trial_run import is_no_trial_s
 from sparkring.spark_jobs.searching.trials import Trial, Trials
 from sparkring.spark_jobs.spark.progress import SilentProgress
 from tests.support import seams
@@ -193,6 +204,13 @@ def test_where_all_trials_failed_the_search_fails_with_the_first_error() -> None
     with pytest.raises(SparkringError, match=r"all 2 trials failed, the first one by: RankFailed: 0; correct that, and delete runs/s"):
         require_some_done(failed, "runs/s")
     require_some_done([*failed, Trial(number=2, params={}, state="pruned")], "runs/s")
+
+
+@pytest.mark.parametrize(("error", "no_trial_s"), [
+    (NotFinite("it diverged"), False), (RankFailed(0, "NotFinite: it diverged", ""), False),
+    (DatasetError("a file differs"), True), (RankFailed(0, "DatasetError: a file differs", ""), True)])
+def test_a_network_that_diverges_is_a_failed_trial_and_data_that_cannot_be_read_is_none(error: SparkringError, no_trial_s: bool) -> None:
+    assert is_no_trial_s(error) == no_trial_s
 
 
 def test_an_error_that_is_no_trial_s_ends_the_search_and_asks_the_others_to_stop(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import auc
 
-from sparkring.errors import DatasetError
+from sparkring.errors import DatasetError, NotFinite
 from sparkring.pipelines.data.dataset.preprocessing import TokensFeature
 from sparkring.pipelines.training.evaluation.metrics import binary_metrics
 from sparkring.pipelines.training.evaluation.totals import token_metrics
@@ -86,11 +86,15 @@ def test_what_one_class_leaves_undefined_is_nan_and_null_in_json(label: int, ave
     pytest.param([0.5, 0.5], [1], r"shapes \(2,\) and \(1,\)", id="unequal lengths"),
     pytest.param([0.5, 0.5], [1, 2], "found 2 in 1 rows", id="a label that is neither 0 nor 1"),
     pytest.param([0.5, 1.5], [1, 0], "found 1.5 in 1 rows", id="a probability above 1"),
-    pytest.param([0.5, math.nan], [1, 0], "found nan in 1 rows", id="a probability that is NaN"),
 ])
 def test_what_cannot_be_judged_is_refused(probability: list[float], label: list[int], message: str) -> None:
     with pytest.raises(DatasetError, match=message):
         binary_metrics(probability, label)
+
+
+def test_an_answer_that_is_nan_is_the_network_s_fault_and_not_the_data_s() -> None:
+    with pytest.raises(NotFinite, match="NaN for 1 of 2 rows: it diverged"):
+        binary_metrics([0.5, math.nan], [1, 0])
 
 
 def test_a_split_without_a_token_to_predict_says_so() -> None:

@@ -11,7 +11,7 @@ import torch
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 
 from sparkring.conf.schema import RegressionLoss
-from sparkring.errors import ConfigError, DatasetError
+from sparkring.errors import ConfigError, DatasetError, NotFinite
 from sparkring.models.losses import error_sum
 from sparkring.pipelines.data.dataset.row_schema import Standardisation
 from sparkring.pipelines.training.evaluation.regression import (
@@ -116,5 +116,5 @@ def test_without_rows_or_with_a_prediction_that_is_not_finite_there_are_no_metri
     with pytest.raises(DatasetError, match="at least one row"):
         regression_metrics(np.zeros(NUM_SUMS), PLAIN)
     for strange in (math.nan, math.inf):
-        with pytest.raises(DatasetError, match="the network diverged; lower the learning rate"):
+        with pytest.raises(NotFinite, match="not all finite: it diverged"):
             _metrics(np.array([1.0, strange]), np.array([1.0, 2.0]), PLAIN)
