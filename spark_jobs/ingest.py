@@ -6,6 +6,9 @@
 Spark's Structured Streaming remembers, in ``<workspace>/ingest/<source>``, which files or offsets it has read. It gives them to us in
 batches, and each batch is appended as one version, by one atomic commit. If a process dies between that commit and Spark's note of it,
 Spark gives the same batch again; its rows are known by their ids then, so nothing is added twice.
+
+Spark notes a batch before it gives it, and gives that one again until it is taken. So a first batch that is too small for a version, say
+one without test rows, would never be got past. Therefore the first version is made of all files that are there.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from sparkring.conf.loading import ConfigLike, config_of_job
@@ -104,13 +108,18 @@ def _appending(config: Config, name: str, done: _Batches, progress: Progress) ->
         try:
             if batch.isEmpty():
                 return
-            batch.createOrReplaceTempView(BATCH)
+            dataset = Dataset(config.dataset)
+            known = dataset.versions()
+            rows = batch if known or config.ingest.format else _files(batch.sparkSession.read, config, name, batch.schema)
+            rows.createOrReplaceTempView(BATCH)
             source = TableSource(format="table", table=BATCH, columns=config.prepare.sources[name].columns)
             sources = {**config.prepare.sources, name: source}
-            known = Dataset(config.dataset).versions()
             result = prepare(config.changed(prepare=config.prepare.changed(sources=sources)), append=bool(known), spark=batch.sparkSession,
                              progress=progress)
             if not result.reused:
+                if not done.versions and dataset.manifest().row_id_of:
+                    progress.note("ingest: row ids are made of each row's content, so an exact copy of a row of an earlier batch is "
+                                  "not added; set prepare.row_id to keep both")
                 done.versions.append(result.version)
                 progress.note(f"ingest: batch {number} is dataset version {result.version}")
         except Exception as error:
@@ -121,18 +130,22 @@ def _appending(config: Config, name: str, done: _Batches, progress: Progress) ->
 
 def _stream(session: SparkSession, config: Config, name: str) -> DataFrame:
     """The source as a stream, its columns as ``prepare`` reads them from files: those of a CSV are texts."""
-    options, source = config.ingest.options, config.prepare.sources[name]
     try:
         if config.ingest.format is not None:
-            return session.readStream.format(config.ingest.format).options(**options).load()
-        assert isinstance(source, SourceConfig)
-        located = locate(name, source)
-        path = source.path if located.local is None else literal(spark_path(str(located.local)))
-        schema = _schema(session, config, name)
-        return session.readStream.format(source.format).schema(schema).options(**reader_options(source), **options).load(path)
+            return session.readStream.format(config.ingest.format).options(**config.ingest.options).load()
+        return _files(session.readStream, config, name, _schema(session, config, name))
     except SPARK_ERRORS as error:
         raise SourceError(f"source {name}: Spark cannot read it as a stream: {reason(error)}; correct ingest, or "
                           f"prepare.sources.{name}.") from None
+
+
+def _files(reader: DataStreamReader | DataFrameReader, config: Config, name: str, schema: StructType) -> DataFrame:
+    """The source's files, as a stream or all at once."""
+    source = config.prepare.sources[name]
+    assert isinstance(source, SourceConfig)
+    located = locate(name, source)
+    path = source.path if located.local is None else literal(spark_path(str(located.local)))
+    return reader.format(source.format).schema(schema).options(**reader_options(source), **config.ingest.options).load(path)
 
 
 def _schema(session: SparkSession, config: Config, name: str) -> StructType:

@@ -11,7 +11,7 @@
     report      <workspace>/retrain/report.html: all retrainings so far
 
 A call that finds another one at work yields. The next call resumes one that was killed: each step finds what is done, and
-does it once.
+does it once. One that cannot be resumed, since its champion cannot be compared any more, is given up.
 """
 
 from __future__ import annotations
@@ -21,12 +21,19 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config
-from sparkring.errors import CommitConflict, ConfigError, SparkringError
+from sparkring.errors import (
+    CommitConflict,
+    ConfigError,
+    DatasetError,
+    DatasetVersionNotFound,
+    ModelVersionNotFound,
+    RegistryChanged,
+    SparkringError,
+)
 from sparkring.extras import extras_named
 from sparkring.pipelines.data.dataset.folds import require_a_fold
 from sparkring.pipelines.data.dataset.manifest import Manifest
@@ -109,7 +116,7 @@ def retrain(config: ConfigLike, *, spark: SparkSession | None = None, progress: 
         begun = history.unfinished()
         if begun is not None:
             progress.note(f"retrain: going on with retraining {begun.number} on dataset version {begun.dataset_version}, begun {begun.at}")
-            return night.run(begun)
+            return night.resume(begun)
         return night.look()
 
 
@@ -128,7 +135,7 @@ class _Night:
         """Take what is new, and retrain if that is due."""
         if self._config.retrain.prepare:
             prepare(self._config, append=bool(self._dataset.versions()), spark=self._spark, progress=self._progress)
-        manifest, champion = self._dataset.manifest(), self._champion()
+        manifest, champion = self._dataset.manifest(), self._model(self._registry.aliases().champion)
         require_a_fold(manifest, self._dataset.url)
         ended = self._history.ended()
         last = ended[-1] if ended else None
@@ -136,23 +143,36 @@ class _Night:
             dataset_version=manifest.version, rows=_rows(manifest), trained_version=last.dataset_version if last else None,
             trained_rows=last.rows if last else 0,
             champion_since=datetime.fromisoformat(champion.created_at) if champion else None)
-        reasons = why_due(self._config.retrain.trigger, found, now=datetime.now(UTC), drift=partial(self._drift, champion, manifest))
+
+        def drift() -> dict[str, float]:
+            self._require_comparable(champion, manifest)  # else the new files may lack the champion's columns
+            return self._drift(champion, manifest)
+
+        reasons = why_due(self._config.retrain.trigger, found, now=datetime.now(UTC), drift=drift)
         if not reasons:
             reason = f"dataset version {manifest.version} holds {found.rows - found.trained_rows:,} rows more than the last retraining had"
             return RetrainResult("nothing new", reason, dataset_version=manifest.version, champion=champion.version if champion else None,
                                  seconds=self._seconds())
+        self._require_comparable(champion, manifest)
         self._stop.require_none()
         return self.run(self._history.begin(dataset_version=manifest.version, rows=found.rows, reasons=reasons,
                                             champion=champion.version if champion else None))
+
+    def resume(self, begun: Begun) -> RetrainResult:
+        """Go on with one that was begun; give it up if it cannot end, since every later call would take it up again."""
+        try:
+            self._require_comparable(self._model(begun.champion), self._dataset.manifest(begun.dataset_version))
+        except (DatasetError, DatasetVersionNotFound, ModelVersionNotFound, RegistryChanged) as error:
+            self._history.give_up(begun, reason=str(error))
+            self._progress.note(f"retrain: retraining {begun.number} is given up: {error.found}")
+            return self.look()
+        return self.run(begun)
 
     def run(self, begun: Begun) -> RetrainResult:
         """Train, evaluate, decide, and record it; whatever an earlier call has done of it is found done."""
         self._progress.note(f"retrain: {', '.join(begun.reasons)}")
         manifest = self._dataset.manifest(begun.dataset_version)
-        champion = None if begun.champion is None else self._registry.version(begun.champion)
-        if champion is not None:
-            self._registry.verify(champion)
-            version_for(load_card(self._registry.run_url(champion)), manifest.version)  # else nothing could be compared
+        champion = self._model(begun.champion)
         trained = train(self._candidate_config(manifest, champion), spark=self._spark, progress=self._progress, stop=self._stop)
         evaluated = evaluate(self._config, run=trained.run, dataset_version=manifest.version, fitted_baselines=champion is None,
                              spark=self._spark, progress=self._progress)
@@ -216,9 +236,25 @@ class _Night:
             return compare(session, manifest, champion=self._registry.run_url(champion), candidate=self._registry.run_url(candidate),
                            batch_rows=self._config.score.batch_rows)
 
-    def _champion(self) -> ModelVersion | None:
-        number = self._registry.aliases().champion
+    def _model(self, number: int | None) -> ModelVersion | None:
         return None if number is None else self._registry.version(number)
+
+    def _require_comparable(self, champion: ModelVersion | None, manifest: Manifest) -> None:
+        """Check that the champion can start a candidate and be compared with it on a dataset version.
+
+        Raises:
+            RegistryChanged: its files are not the registered ones.
+            DatasetError: it does not read rows as that version encodes them.
+        """
+        if champion is None:
+            return
+        self._registry.verify(champion)
+        try:
+            version_for(load_card(self._registry.run_url(champion)), manifest.version)
+        except DatasetError as error:
+            raise DatasetError(f"the champion, model version {champion.version}, cannot be compared with a candidate: {error.found}; run "
+                               "`sparkring train`, `sparkring evaluate` and `sparkring models promote` with this config, which make a "
+                               f"champion on version {manifest.version}.") from None
 
     def _drift(self, champion: ModelVersion | None, manifest: Manifest) -> dict[str, float]:
         """How far each feature has drifted since the champion was trained; measured once in a call."""

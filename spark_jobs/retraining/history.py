@@ -1,9 +1,11 @@
 """The retrainings of a workspace: what each was begun for, and how it ended.
 
-    <workspace>/retrain/begun/<n>.json    retraining n: its dataset version, its champion, and why; written first
-    <workspace>/retrain/ended/<n>.json    its outcome; written last
+    <workspace>/retrain/begun/<n>.json       retraining n: its dataset version, its champion, and why; written first
+    <workspace>/retrain/ended/<n>.json       its outcome; written last
+    <workspace>/retrain/given_up/<n>.json    or why it has none: its champion cannot be compared on its dataset version
 
-The next call resumes a retraining that was begun and has not ended. A night on which nothing was due leaves no trace.
+The next call resumes a retraining that was begun and has neither ended nor been given up. A night on which nothing was due
+leaves no trace.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from sparkring.pipelines.data.stores.base import numbered
 from sparkring.pipelines.data.stores.documents import StrictModel, read_model
 from sparkring.pipelines.data.stores.open import open_store
 
-BEGUN, ENDED, LOCK = "begun", "ended", ".lock"
+BEGUN, ENDED, GIVEN_UP, LOCK = "begun", "ended", "given_up", ".lock"
 
 
 class Begun(StrictModel):
@@ -72,6 +74,16 @@ class Ended(StrictModel):
     """UTC, ISO 8601."""
 
 
+class GivenUp(StrictModel):
+    """A retraining that was begun and will have no outcome."""
+
+    format: Literal[1] = 1
+    number: int
+    reason: str
+    at: str
+    """UTC, ISO 8601."""
+
+
 class History:
     """The retrainings of one workspace."""
 
@@ -97,16 +109,16 @@ class History:
                 for number in numbered(self._store, ENDED)]
 
     def begun(self) -> list[Begun]:
-        """All that were begun, oldest first.
+        """All that were begun and not given up, oldest first.
 
         Raises:
             DocumentDamaged: a document cannot be read.
         """
-        return [self._begun(number) for number in numbered(self._store, BEGUN)]
+        return [self._begun(number) for number in self._kept()]
 
     def unfinished(self) -> Begun | None:
-        """The one that was begun and has not ended."""
-        open_numbers = set(numbered(self._store, BEGUN)) - set(numbered(self._store, ENDED))
+        """The one that was begun and has neither ended nor been given up."""
+        open_numbers = set(self._kept()) - set(numbered(self._store, ENDED))
         if not open_numbers:
             return None
         return self._begun(max(open_numbers))
@@ -128,6 +140,15 @@ class History:
     def end(self, ended: Ended) -> None:
         """Record the outcome."""
         self._store.put(f"{ENDED}/{ended.number}.json", ended.model_dump_json(indent=1).encode())
+
+    def give_up(self, begun: Begun, *, reason: str) -> None:
+        """Record that a retraining will have no outcome, so that the next one can begin."""
+        given_up = GivenUp(number=begun.number, reason=reason, at=now())
+        self._store.put(f"{GIVEN_UP}/{begun.number}.json", given_up.model_dump_json(indent=1).encode())
+
+    def _kept(self) -> list[int]:
+        given_up = set(numbered(self._store, GIVEN_UP))
+        return [number for number in numbered(self._store, BEGUN) if number not in given_up]
 
     def _begun(self, number: int) -> Begun:
         return read_model(self._store, f"{BEGUN}/{number}.json", Begun, expected="a retraining that was begun",

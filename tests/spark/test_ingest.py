@@ -17,6 +17,7 @@ from sparkring.errors import ConfigError, ExpectationsNotMet, SourceError
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.etl.sources.committed_files import read_committed
 from sparkring.spark_jobs.ingest import ingest
+from sparkring.spark_jobs.spark.progress import SilentProgress
 from tests.support import seams
 from tests.support.etl_tables import START, Trip, etl_config, trips, write_trips
 
@@ -109,6 +110,29 @@ def test_rows_that_are_refused_are_given_again_once_they_are_mended(spark: Spark
         ingest(_config(tmp_path), spark=spark, source="trip")
     with pytest.raises(SourceError, match="source trips: Spark cannot read it as a stream"):
         ingest(_config(tmp_path), spark=spark, format="no-such-format")
+
+
+def test_a_first_batch_that_is_too_small_is_got_past_once_more_files_are_there(spark: SparkSession, tmp_path: Path) -> None:
+    made = _config(tmp_path, ingest={"options": {"maxFilesPerTrigger": "1"}})
+    query = "SELECT day, late, km, km * km AS km2, city FROM trips"  # ids are made
+    config, notes = made.changed(prepare=made.prepare.changed(query=query)), _Notes()
+    _arrive(tmp_path, "a.csv", EARLY[:5])
+    with pytest.raises(SourceError, match="split"):
+        ingest(config, spark=spark)
+    _arrive(tmp_path, "b.csv", EARLY[5:])
+    assert ingest(config, spark=spark, progress=notes).versions == (1,)
+    assert sum(map(len, _ids(spark, config).values())) == len(_all(EARLY))
+    assert any("an exact copy of a row of an earlier batch is not added; set prepare.row_id" in note for note in notes.lines)
+
+
+class _Notes(SilentProgress):
+    """Keeps what is noted."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
 
 
 @pytest.mark.nightly

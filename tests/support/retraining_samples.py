@@ -42,7 +42,7 @@ def write_nights(workspace: Path, count: int = 10, *, rolling: bool = True, unfi
         if number > count:
             break
         models.put(f"versions/{number}.json", _version(number, config).model_dump_json().encode())
-        ended = _ended(begun, promoted=champion is None or number % 3 != 0)
+        ended = ended_of(begun, promoted=champion is None or number % 3 != 0)
         history.put(f"ended/{number}.json", ended.model_dump_json().encode())
         changes.append(_change(changes, "proposed", number, champion, candidate=number, reason=f"trained on dataset version {number}"))
         before, champion = champion, number if ended.outcome == "promoted" else champion
@@ -62,7 +62,8 @@ def _begun(number: int, champion: int | None) -> Begun:
                  claim=f"{number}")
 
 
-def _ended(begun: Begun, *, promoted: bool) -> Ended:
+def ended_of(begun: Begun, *, promoted: bool) -> Ended:
+    """The outcome of a retraining."""
     number, first = begun.number, begun.champion is None
     gain = 0.004 + 0.003 * math.sin(2.1 * number) if promoted else -0.006
     loss, auc = 0.43 + 0.02 * math.sin(number / 2), 0.735 + 0.02 * math.sin(number / 3)

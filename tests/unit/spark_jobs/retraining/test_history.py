@@ -29,6 +29,13 @@ def test_what_was_begun_is_unfinished_until_it_has_ended(tmp_path: Path) -> None
     assert history.begin(dataset_version=2, rows=12, champion=1, reasons=("3 new rows",)).number == 2
 
 
+def test_one_that_is_given_up_is_over_and_its_number_is_not_used_again(tmp_path: Path) -> None:
+    history = History(str(tmp_path))
+    history.give_up(history.begin(dataset_version=1, rows=9, champion=1, reasons=("r",)), reason="its champion is gone")
+    assert (history.unfinished(), history.begun(), history.ended()) == (None, [], [])
+    assert history.begin(dataset_version=2, rows=12, champion=2, reasons=("r",)).number == 2
+
+
 def test_of_two_that_begin_at_once_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, theirs = History(str(tmp_path)), History(str(tmp_path))
     commit = LocalStore.put_if_absent
