@@ -19,6 +19,7 @@ from sparkring.errors import ConfigError
 from sparkring.pipelines.data.dataset.folds import require_a_fold
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.data.stores.writable import require_writable_file
 from sparkring.pipelines.parallel.planner.enumerate import Constraints, ring_sizes
 from sparkring.pipelines.parallel.planner.paper import Assumptions
 from sparkring.pipelines.parallel.planner.planner import Plan, describe, one_each, plan
@@ -101,18 +102,19 @@ def plan_on_paper(config: Config, assumed: Assumptions, *, world: int, picture: 
         world: Number of ranks.
         picture: File for the scaling curve; default: ``plan.svg`` in the working directory.
     Raises:
-        ConfigError: ``world`` is below 1.
+        ConfigError: ``world`` is below 1, or the picture cannot be written.
         DatasetVersionNotFound: there is no such version.
     """
     if world < 1:
         raise ConfigError(f"--world {world} asks for no rank; give a number from 1 up.")
+    path = picture or Path(PICTURE)
+    require_writable_file(path)
     from sparkring.pipelines.training.profiling.fit import on_paper
     from sparkring.spark_jobs.reporting.charts.plan import Scaling, scaling_file
 
     _, manifest, config = _dataset(config)
     model, cluster = on_paper(config, manifest, assumed), assumed.cluster()
     plans = plan(model, cluster, world=world, batch_rows=config.train.step_rows, fixed=_fixed(config))
-    path = picture or Path(PICTURE)
     path.write_text(scaling_file([Scaling(num_ranks=count, best_s=_best(plans, count), plain_s=_best(plans, count, plain=True))
                                   for count in ring_sizes(world)], title=f"{config.name} on {assumed.device.name}"), encoding="utf-8")
     return _table(plans, config, world=world, assumptions=tuple(assumed.lines()), picture=str(path))

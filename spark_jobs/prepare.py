@@ -43,7 +43,7 @@ from sparkring.spark_jobs.etl.sources.first_look import located
 from sparkring.spark_jobs.etl.sources.tables import Source, at_latest_version, cache_of, identify, open_tables
 from sparkring.spark_jobs.etl.writing.document_list import kept_encoding, without_known, write_documents
 from sparkring.spark_jobs.etl.writing.write_dataset import read_back, split_layouts, write_split
-from sparkring.spark_jobs.scoring.columns import require_free, split_columns
+from sparkring.spark_jobs.scoring.columns import require_free, require_free_features, split_columns
 from sparkring.spark_jobs.spark.errors import failed_queries_unlogged
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
@@ -187,6 +187,7 @@ class _PrepareJob:
             opened = open_tables(spark, self.sources, cache=cache_of(self.config))
             with tables(spark, {table.source.name: table.frame for table in opened}):
                 query = run_query(spark, self.config.prepare)  # its columns are checked before the values of any row
+                require_free_features(query.config)
                 for table in opened:
                     phases.begin(f"reading {table.source.name}")
                     self.facts[table.source.name]["rows"] = table.count_checked()

@@ -13,6 +13,7 @@ from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.data.stores.writable import require_writable_file
 from sparkring.spark_jobs.reporting.charts.step import step_picture
 from sparkring.spark_jobs.reporting.charts.svg import as_file
 from sparkring.spark_jobs.reporting.facts.gather import Workspace, gather
@@ -58,7 +59,7 @@ def report(config: ConfigLike, *, step_file: Path | None = None, retraining: boo
         workspace = gather(config)
         bar.update(1, total=2, text="drawing")
         if step_file is not None:
-            step_file.parent.mkdir(parents=True, exist_ok=True)
+            require_writable_file(step_file)
             step_file.write_text(_step_file(workspace, config), encoding="utf-8")
         result = write_page(workspace, config)
         bar.update(2, total=2)

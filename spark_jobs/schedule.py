@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, DocumentDamaged, SparkringError
+from sparkring.pipelines.data.stores.writable import require_writable_file
 from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.files import schedule_from_csv, schedule_to_csv, trace_json
 from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES, build_schedule
@@ -217,7 +218,7 @@ def export(step: TracedStep, path: Path, *, width: int | None = None) -> None:
     if path.suffix not in writers:
         raise ConfigError(f"--out {path} ends in {path.suffix!r}; name a file that ends in {', '.join(writers)}.")
     text = writers[path.suffix]()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    require_writable_file(path)
     path.write_text(text, encoding="utf-8")
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import ConfigError, SourceError, nearest
+from sparkring.pipelines.data.stores.writable import require_writable_file
 from sparkring.spark_jobs.inference.choose import Choices, choose
 from sparkring.spark_jobs.inference.facts import measure
 from sparkring.spark_jobs.inference.sections import as_yaml
@@ -45,7 +46,7 @@ def init(table: str, *, label: str, output: str | Path | None = None, spark: Spa
         spark: The session to use; default the active one, or one on this machine.
         progress: Where to report.
     Raises:
-        ConfigError: the file exists already.
+        ConfigError: the file exists already, or cannot be written.
         SourceError: the table cannot be read, lacks the label, or has nothing to learn; nothing was written.
     """
     if output is not None:
@@ -69,5 +70,6 @@ def init(table: str, *, label: str, output: str | Path | None = None, spark: Spa
 
 
 def _require_free(target: Path) -> None:
+    require_writable_file(target)
     if target.exists():
         raise ConfigError(f"{target} exists already; give another name with --output, or delete it.")

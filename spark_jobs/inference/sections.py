@@ -11,6 +11,8 @@ import yaml
 from sparkring.spark_jobs.inference.choose import NULLS_WORTH_A_COLUMN, Choice, Choices, Use
 
 MOST_HASHED_IDS = 1 << 16
+LONGEST_COMMENT = 200
+"""Characters of a text in a comment."""
 VALIDATION_SHARE = TEST_SHARE = 0.1
 _KEYS: tuple[Use, ...] = ("numeric", "categorical", "moments", "hashed")
 
@@ -51,24 +53,24 @@ def _lines(choices: Choices, *, name: str, source: dict[str, Any], workspace: st
     yield f"    {_text(name)}: {_text(source)}"
     left_out = choices.of("left out")
     yield f"  query: SELECT * FROM {_identifier(name)}"  # noqa: S608 - the table's own name, for the user's own config
-    yield f"  label: {_text(choices.label)}  # {choices.label_why}"
+    yield f"  label: {_text(choices.label)}  # {_comment(choices.label_why)}"
     yield f"  task: {choices.task}"
     yield "  features:"
     for key in _KEYS:
         if choices.of(key):
             yield f"    {key}:"
-            yield from (f"      - {_text(_entry(choice))}  # {choice.why}" for choice in choices.of(key))
+            yield from (f"      - {_text(_entry(choice))}  # {_comment(choice.why)}" for choice in choices.of(key))
     for image in choices.of("image")[:1]:
-        yield f"    image: {_text({'column': image.column})}  # {image.why}"
+        yield f"    image: {_text({'column': image.column})}  # {_comment(image.why)}"
     if left_out:
         yield "  # Left out:"
-        yield from (f"  #   {choice.column}: {choice.why}" for choice in left_out)
+        yield from (f"  #   {_comment(choice.column)}: {_comment(choice.why)}" for choice in left_out)
     yield "  split:  # each row falls by the hash of its content, so it stays where it is when rows are added"
     yield "    by: random"
     yield f"    validation_share: {VALIDATION_SHARE}"
     yield f"    test_share: {TEST_SHARE}"
-    yield from (f"  # If later rows are to be predicted from earlier ones, split by time instead: by: time, column: {choice.column}, "
-                "validation_from: ..., test_from: ..." for choice in choices.of("moments")[:1])
+    yield from ("  # If later rows are to be predicted from earlier ones, split by time instead: by: time, "
+                f"column: {_comment(choice.column)}, validation_from: ..., test_from: ..." for choice in choices.of("moments")[:1])
     yield ""
     yield "model:"
     yield f"  kind: {model_of(choices)['kind']}"
@@ -100,4 +102,12 @@ def _identifier(name: str) -> str:
 
 def _text(value: Any) -> str:
     """A value on one line of YAML."""
-    return yaml.safe_dump(value, default_flow_style=True, width=math.inf, sort_keys=False, allow_unicode=True).removesuffix("...\n").strip()
+    plain, quoted = (yaml.safe_dump(value, default_flow_style=True, default_style=style, width=math.inf, sort_keys=False,
+                                    allow_unicode=True).removesuffix("...\n").strip() for style in (None, '"'))
+    return plain if len(plain.splitlines()) == 1 else quoted
+
+
+def _comment(text: str) -> str:
+    """A text from the data as a part of a comment: on one line, of characters that YAML allows, and not too long."""
+    line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    return line if len(line) <= LONGEST_COMMENT else f"{line[:LONGEST_COMMENT - 3]}..."

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sparkring.conf.schema import Task
+from sparkring.conf.schema import PrepareConfig, Task
 from sparkring.errors import ConfigError, SourceError
 
 PREDICTION, PROBABILITY, PROBABILITIES, TOP_K = "prediction", "probability", "probabilities", "top_k"
@@ -72,6 +72,24 @@ def require_free(names: Iterable[str], added: Sequence[str]) -> None:
         if name.lower() in added:
             raise ConfigError(f"the row id or the label is called {name}, and scores have another column of that name (they add "
                               f"{', '.join(added)}); give it another name in prepare.query (AS), or in the files that were adopted.")
+
+
+def require_free_features(config: PrepareConfig) -> None:
+    """Check that no feature has the name of a column that a prediction adds: its model could not score new rows, which hold both.
+
+    Args:
+        config: Its features have no wildcards.
+    Raises:
+        ConfigError: one has such a name.
+    """
+    features, added = config.features, predicted_columns(config.task)
+    names = (*features.numbers, *features.categorical, *(moment.column for moment in features.moments),
+             *(bucket.column for bucket in features.buckets), *(hashed.column for hashed in features.hashed),
+             *([features.image.column] if features.image else []))
+    for name in names:
+        if name.lower() in added:
+            raise ConfigError(f"prepare.features holds {name}, and a prediction adds another column of that name to new rows (it adds "
+                              f"{', '.join(added)}); give the feature another name in prepare.query (AS).")
 
 
 def require_free_in_rows(names: Iterable[str], added: Sequence[str]) -> None:

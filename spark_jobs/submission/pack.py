@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from sparkring.errors import ConfigError, EnvironmentProblem
+from sparkring.pipelines.data.stores.writable import require_writable_file
 
 MODES = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
 """File endings that YARN unpacks."""
@@ -44,7 +45,7 @@ def pack(archive: Path, *, linked: Collection[str] = ()) -> Path:
     Returns:
         ``archive``.
     Raises:
-        ConfigError: another ending, which YARN would not unpack.
+        ConfigError: another ending, which YARN would not unpack; or the archive cannot be written.
         EnvironmentProblem: this is Conda's Python, whose libraries are elsewhere.
     """
     mode = next((mode for ending, mode in MODES.items() if archive.name.endswith(ending)), None)
@@ -53,6 +54,7 @@ def pack(archive: Path, *, linked: Collection[str] = ()) -> Path:
     if (Path(sys.base_prefix) / "conda-meta").is_dir():
         raise EnvironmentProblem(f"{sys.base_prefix} is Conda's, which keeps libraries elsewhere; use conda-pack, "
                                  "or install Python and the wheels without Conda.")
+    require_writable_file(archive)
     partial = archive.with_name(f".{archive.name}.part")
     options = {"compresslevel": 1} if mode == "w:gz" else {}
     try:

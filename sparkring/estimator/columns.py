@@ -37,11 +37,12 @@ from pyspark.sql.types import (
 from sparkring.errors import SourceError, nearest
 from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC, TOKENS
 from sparkring.spark_jobs.etl.columns.expressions import finite, named
+from sparkring.spark_jobs.scoring.columns import PREDICTION, PROBABILITIES, PROBABILITY, TOP_K
 
 Kind = Literal["number", "boolean", "text", "date", "timestamp", "binary", "array of numbers", "vector", "other"]
 """What a column must still be when a model scores; numbers of any width are one kind."""
-RESERVED = ("row_id", "label", "weight", NUMERIC, CATEGORICAL, IMAGE, TOKENS)
-"""Names of a dataset that are taken."""
+RESERVED = ("row_id", "label", "weight", NUMERIC, CATEGORICAL, IMAGE, TOKENS, PREDICTION, PROBABILITY, PROBABILITIES, TOP_K)
+"""Names that are taken, in a dataset or by the columns that a prediction adds."""
 _KINDS: tuple[tuple[type[DataType] | tuple[type[DataType], ...], Kind], ...] = (
     (NumericType, "number"), (BooleanType, "boolean"), (StringType, "text"), (DateType, "date"),
     ((TimestampType, TimestampNTZType), "timestamp"), (BinaryType, "binary"), (VectorUDT, "vector"))
@@ -89,16 +90,19 @@ def _can_stay(name: str, sources: Sequence[str]) -> bool:
             and not any(lower.startswith(f"{other.lower()}_") for other in sources))
 
 
-def require_columns(frame: DataFrame, names: Collection[str], *, what: str) -> None:
-    """Check that a frame has each column, once.
+def require_columns(frame: DataFrame, names: Collection[str], *, what: str) -> dict[str, str]:
+    """Check that a frame has each column, once; like Spark's names, they may differ from the frame's in capitals.
 
     Args:
         frame: The user's frame.
         names: The columns that are needed.
         what: The frame in words.
+    Returns:
+        By each name, the frame's own spelling.
     Raises:
         SourceError: it lacks one, or has two that Spark does not tell apart.
     """
+    spelled = {}
     for name in names:
         alike = [other for other in frame.columns if other.lower() == name.lower()]
         if not alike:
@@ -106,6 +110,8 @@ def require_columns(frame: DataFrame, names: Collection[str], *, what: str) -> N
         if len(alike) > 1:
             raise SourceError(f"{what} has {len(alike)} columns {' and '.join(alike)}, which Spark does not tell apart; drop all but one, "
                               "or rename them with toDF.")
+        spelled[name] = alike[0]
+    return spelled
 
 
 def require_kinds(schema: StructType, columns: Sequence[InputColumn]) -> None:

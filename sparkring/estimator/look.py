@@ -78,9 +78,10 @@ def look(frame: DataFrame, asked: Asked) -> Found:
         SourceError: a column is missing or comes twice, there are no rows, the label cannot be predicted, or nothing is left to learn
             from.
     """
+    asked = _as_spelled(frame, asked)
     kept = {asked.label, asked.weight}
     sources = [name for name in frame.columns if name not in kept] if asked.features is None else list(asked.features)
-    require_columns(frame, [*sources, *(name for name in (asked.label, asked.weight) if name is not None)], what=THE_FRAME)
+    require_columns(frame, sources, what=THE_FRAME)
     if asked.label in sources:
         raise SourceError(f"the label {asked.label} is among the features, and a model would learn little else; leave it out of them.")
     schema, names = frame.schema, dataset_names(sources)
@@ -102,6 +103,14 @@ def look(frame: DataFrame, asked: Asked) -> Found:
         features["numeric"] = [*features.get("numeric", []), *elements]
     by_user = replace(chosen, columns=tuple(replace(choice, column=source_of[choice.column]) for choice in chosen.columns))
     return Found(by_user, columns, features, label, asked.weight)
+
+
+def _as_spelled(frame: DataFrame, asked: Asked) -> Asked:
+    """What was asked for, by the frame's own spelling of its columns."""
+    named_ones = [asked.label, *(asked.features or ()), *([] if asked.weight is None else [asked.weight])]
+    own = require_columns(frame, named_ones, what=THE_FRAME)
+    return replace(asked, label=own[asked.label], weight=None if asked.weight is None else own[asked.weight],
+                   features=None if asked.features is None else tuple(dict.fromkeys(own[name] for name in asked.features)))
 
 
 def _column(choice: Choice, source: str, kind: Any) -> InputColumn:

@@ -62,8 +62,9 @@ class TorchModel(MLModel, ColumnParams, MLWritable, MLReadable["TorchModel"]):
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         what = "the DataFrame to transform"
-        require_columns(dataset, [column.source for column in self.columns], what=what)
-        require_kinds(dataset.schema, self.columns)
+        own = require_columns(dataset, [column.source for column in self.columns], what=what)
+        columns = [column.model_copy(update={"source": own[column.source]}) for column in self.columns]
+        require_kinds(dataset.schema, columns)
         added = dict(self._added())
         for name in added:
             if name.lower() in (other.lower() for other in dataset.columns):
@@ -71,7 +72,7 @@ class TorchModel(MLModel, ColumnParams, MLWritable, MLReadable["TorchModel"]):
                                   "for the model's, e.g. with setPredictionCol.")
         kept = [f"__sparkring_{place}" for place in range(len(dataset.columns))]
         renamed = dataset.select(*(dataset[name].alias(new) for name, new in zip(_quoted(dataset.columns), kept, strict=True)),
-                                 *feature_columns(dataset.schema, self.columns))
+                                 *feature_columns(dataset.schema, columns))
         predicted = predict_with(renamed, self.trained, batch_rows=BATCH_ROWS)
         return predicted.select(*(sf.col(new).alias(name) for name, new in zip(dataset.columns, kept, strict=True)),
                                 *(value.alias(name) for name, value in added.items()))

@@ -13,6 +13,7 @@ from pyspark.sql import functions as sf
 
 import sparkring
 from sparkring.errors import CheckpointDamaged, ConfigError, DocumentDamaged, SourceError, SparkringError
+from sparkring.estimator.look import Asked, look
 
 pytest_plugins = ["tests.support.spark_sessions"]
 
@@ -57,6 +58,18 @@ def test_explain_says_what_becomes_of_each_column_and_why(flights: DataFrame, cl
     assert "label, binary  0 or 1; 38 rows without one are left out" in classifier.explain(flights)
     assert any(line[0] == "copy" and "left out" in line[1] and "it equals late" in line[1] for line in told)
     assert "paid.at" in dict(told)
+
+
+def test_names_in_other_capitals_are_the_frame_s_columns(flights: DataFrame, fitted: PipelineModel) -> None:
+    found = look(flights, Asked("Late", weight="COPY"))
+    assert (found.label.name, found.weight, [column.source for column in found.columns]) == ("late", "copy", flights.columns[:4])
+    assert found.rows_of(flights, classes=True).columns[-2:] == ["label", "weight"]
+    with pytest.raises(SourceError, match="the label late is among the features"):
+        look(flights, Asked("late", features=("copy", "LATE")))
+    capitals = flights.toDF("Dist KM", "PAID.at", "Weather `Now`", "Größe", "copy", "late")
+    scored = fitted.transform(capitals)
+    assert scored.columns[:4] == capitals.columns[:4]
+    assert scored.exceptAll(fitted.transform(flights)).isEmpty()
 
 
 def test_predictions_compose_with_spark_ml_s_evaluators_and_keep_all_columns(flights: DataFrame, fitted: PipelineModel) -> None:

@@ -118,6 +118,8 @@ def test_a_regressor_predicts_numbers(points: DataFrame) -> None:
     assert scored.columns == ["x", "y", "target", "prediction"]
     assert RegressionEvaluator(labelCol="target", metricName="r2").evaluate(scored) > 0.9
     assert model.labels == []
+    stacked = sparkring.TorchRegressor(labelCol="target", predictionCol="better", numRanks=2, epochs=1, hiddenSizes=[8]).fit(scored)
+    assert stacked.transform(scored).count() == 400
     with pytest.raises(SourceError, match="predicts numbers; cast it to double, or use TorchClassifier"):
         sparkring.TorchRegressor(labelCol="t", numRanks=2).fit(frame.selectExpr("x", "IF(y > 0, 'a', 'b') AS t"))
 

@@ -36,20 +36,23 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_is_found_out_is_a_config_that_prepares(spark: SparkSession, orders: Path, tmp_path: Path) -> None:
-    result = init(str(orders), label="returned", output=tmp_path / "my.yaml", spark=spark)
+    target = tmp_path / "not/there/my.yaml"
+    result = init(str(orders), label="returned", output=target, spark=spark)
     assert result.rows == ROWS
     assert {each.column: each.use for each in result.choices.columns} == {
         "order no": "left out", "ordered_at": "moments", "country": "categorical", "customer": "hashed", "items": "numeric",
         "price": "numeric", "note": "left out", "refund": "left out"}
     assert [each.column for each in result.choices.columns if each.leaks] == ["note", "refund"]
-    written = yaml.safe_load((tmp_path / "my.yaml").read_text())
+    written = yaml.safe_load(target.read_text())
     source = written["prepare"]["sources"]["orders_2026"]
     assert (source["path"], source["separator"], source["null_value"], source["columns"]["price"]) == (str(orders), ";", "NA", "double")
-    made = prepare(tmp_path / "my.yaml", spark=spark)
+    made = prepare(target, spark=spark)
     assert sum(made.rows.values()) == ROWS
     assert min(made.rows.values()) > 200
     with pytest.raises(ConfigError, match=r"my\.yaml exists already; give another name with --output"):
-        init(str(orders), label="returned", output=tmp_path / "my.yaml", spark=spark)
+        init(str(orders), label="returned", output=target, spark=spark)
+    with pytest.raises(ConfigError, match=r"my\.yaml/x\.yaml cannot be written: .*; name a file in a folder that can be written"):
+        init("nowhere", label="returned", output=target / "x.yaml", spark=spark)
 
 
 def test_a_table_of_the_session_and_parquet_need_no_types(spark: SparkSession, orders: Path, tmp_path: Path,

@@ -16,7 +16,8 @@ from harness.datasets import write_dataset
 from sparkring.conf.schema import Config, SourceConfig
 from sparkring.errors import ConfigError, SourceError
 from sparkring.pipelines.data.dataset.versions import Dataset
-from sparkring.spark_jobs.etl.sources.literal_paths import literal
+from sparkring.spark_jobs.etl.sources.literal_paths import folder_matched, literal
+from sparkring.spark_jobs.etl.sources.tables import Source, listed, open_raw
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.score import score
 from sparkring.spark_jobs.stored.audit import audit
@@ -97,6 +98,29 @@ def test_what_spark_cannot_read_is_refused_with_what_to_do(
         with pytest.raises((SourceError, ConfigError), match=message) as raised:
             prepare(_reading(config, path), spark=spark)
         assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("pattern", "columns"), [
+    pytest.param("x-*/day=*/*", ["a"], id="files"), pytest.param("x-*/day=*", ["a"], id="folders"),
+    pytest.param("x-[1]", ["a", "day"], id="a folder of folders")])
+def test_some_files_behind_a_pattern_have_the_columns_of_all(spark: SparkSession, tmp_path: Path, pattern: str, columns: list[str]) -> None:
+    for place in ("x-1/day=1", "x-1/day=2", "x-2/day=1"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "a.csv").write_text("a\n1\n")
+    config = SourceConfig(path=f"file:{tmp_path}/{pattern}", format="csv", columns={"a": "int"})
+    source = Source("rows", config, None)  # None: as of storage that Spark alone can reach
+    files = [name for name, _, _ in listed(spark, source, config)]
+    for only in ((), files[:2], files[:1]):
+        assert open_raw(spark, source, cache=tmp_path, only=only)[0].columns == columns
+    assert open_raw(spark, source, cache=tmp_path, only=files[:2])[0].count() == 2
+
+
+@pytest.mark.parametrize(("pattern", "files", "folder"), [
+    ("hdfs:///data/x-*/", ["hdfs://host:8020/data/x-1/day=1/a", "hdfs://host:8020/data/x-1/b"], "hdfs://host:8020/data/x-1"),
+    ("s3a://b/x-*", ["s3a://b/x-1", "s3a://b/x-2"], None), ("s3a://b/x-*", ["s3a://b/x-1"], None),
+    ("s3a://b/day=*", ["s3a://b/day=1/a", "s3a://b/day=2/a"], None)])
+def test_the_folder_that_a_pattern_matches_is_found_in_its_files(pattern: str, files: list[str], folder: str | None) -> None:
+    assert folder_matched(pattern, files) == folder
 
 
 @pytest.mark.parametrize("mark", ["?", "#", "?day=1", "#1"])

@@ -206,6 +206,9 @@ BAD = {
     "a feature that is the weight": Bad(
         ConfigError, r"prepare\.features holds km, which is the label, the row id, the split column or the weight",
         settings={"weight": "km"}),
+    "a feature that a prediction adds": Bad(
+        ConfigError, r"prepare\.features holds Prediction, and a prediction adds another column of that name to new rows",
+        settings=_yielding("km AS Prediction") | _features("pred*")),
     "a number that is all null in train": Bad(
         SourceError, r"feature km is null in all 594 rows of the train split, so nothing can be learned from it",
         settings=_features("km"), change=lambda trip: replace(trip, km=None) if _early(trip) else trip),

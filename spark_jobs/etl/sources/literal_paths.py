@@ -10,11 +10,13 @@ Source: Hadoop 3.4, ``FileSystem.globStatus``, ``GlobPattern`` and ``Globber``.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from sparkring.errors import ConfigError, SourceError
 
 _SPECIAL = re.compile(r"[{}\[\]*?\\]")
+_HEAD = re.compile(r"([A-Za-z][\w+.-]*:)?(//[^/]*)?/*")
 
 
 def literal(address: str) -> str:
@@ -33,6 +35,30 @@ def literal(address: str) -> str:
         raise ConfigError(f"{address} holds a colon and one of {{}}[]*?\\, and Spark cannot read such a name; rename the folder or file.")
     escaped = _SPECIAL.sub(lambda found: "\\" + found[0], inside)
     return f"{scheme}{mark}{host}{slash}{escaped}" if mark else escaped
+
+
+def folder_matched(pattern: str, files: Sequence[str]) -> str | None:
+    """The one folder that a pattern matches on the way to files; None where it matches the files themselves, or several folders.
+
+    Args:
+        pattern: A path or URL, e.g. ``hdfs:///data/2013-*``.
+        files: Addresses of files that Spark finds there, e.g. ``hdfs://host:8020/data/2013-01/day=1/a.csv``.
+    """
+    _, steps = _steps(pattern)
+    matched = {head + "/".join(inside[:len(steps)]) for head, inside in map(_steps, files)}
+    return None if len(matched) > 1 or matched & set(files) else matched.pop()
+
+
+def _steps(address: str) -> tuple[str, list[str]]:
+    """Scheme and host, and the names of folders and file."""
+    head = _HEAD.match(address)
+    assert head is not None, "it matches nothing, too"
+    return head[0], [name for name in address[head.end():].split("/") if name]
+
+
+def is_pattern(address: str) -> bool:
+    """Whether Spark's readers take an address for a pattern."""
+    return bool(_SPECIAL.search(address))
 
 
 def require_readable(name: str, file: Path) -> None:

@@ -36,7 +36,7 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.etl.sources.csv_lines import first_bad_line
 from sparkring.spark_jobs.etl.sources.declared import count_checked, declared_columns, is_csv
 from sparkring.spark_jobs.etl.sources.folders import FORMATS, folder_files, read_folder
-from sparkring.spark_jobs.etl.sources.literal_paths import literal, require_readable
+from sparkring.spark_jobs.etl.sources.literal_paths import folder_matched, is_pattern, literal, require_readable
 from sparkring.spark_jobs.etl.sources.stored_tables import address, at_latest, identify_table, lacking, open_table, redacted
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.session import spark_path
@@ -246,7 +246,8 @@ def open_raw(spark: SparkSession, source: Source, *, cache: Path, only: Sequence
         path = literal(spark_path(str(local)))
     paths: str | list[str] = path
     if only:
-        reader, paths = reader.option("basePath", _folder_of(source, path)), [literal(file) for file in only]
+        folder, paths = _folder_of(source, path, only), [literal(file) for file in only]
+        reader = reader if folder is None else reader.option("basePath", folder)
     try:
         return reader.format(config.format).options(**reader_options(config)).load(paths), files
     except SPARK_ERRORS as error:
@@ -266,9 +267,11 @@ def reader_options(config: SourceConfig) -> dict[str, str | bool]:
     return {}
 
 
-def _folder_of(source: Source, path: str) -> str:
-    """The folder below which names such as ``day=1`` are columns."""
-    return spark_path(str(source.local)) if source.local is not None else path
+def _folder_of(source: Source, path: str, files: Sequence[str]) -> str | None:
+    """The folder below which names such as ``day=1`` are columns; None if that is each file's own, as where a pattern matches files."""
+    if source.local is not None:
+        return spark_path(str(source.local))
+    return folder_matched(path, files) if is_pattern(path) else path
 
 
 def _in_package(name: str, path: str) -> Path:

@@ -30,7 +30,7 @@ def config(tmp_path: Path) -> str:
 
 
 def test_on_paper_it_ranks_layouts_and_draws_how_they_scale(run: Run, config: str, tmp_path: Path) -> None:
-    picture = tmp_path / "scaling.svg"
+    picture = tmp_path / "not/there/scaling.svg"
     code, out, _ = run("plan", config, "--world", "8", "--link", "25Gb", "--device", "K80", "--picture", str(picture), "--json")
     assert code == 0
     result = json.loads(out)
@@ -43,6 +43,12 @@ def test_on_paper_it_ranks_layouts_and_draws_how_they_scale(run: Run, config: st
     root = ET.fromstring(picture.read_text(encoding="utf-8"))
     assert root.tag.endswith("svg")
     assert "8 ranks: " in root.attrib["aria-label"]
+
+
+@pytest.mark.parametrize(("picture", "said"), [("tiny.yaml/x.svg", "File exists"), ("workspace", "it is a folder")])
+def test_a_picture_that_cannot_be_written_is_refused(run: Run, config: str, tmp_path: Path, picture: str, said: str) -> None:
+    code, _, err = run("plan", config, "--world", "2", "--picture", str(tmp_path / picture))
+    assert (code, f"{picture} cannot be written: {said}; name a file in a folder" in err) == (2, True), err
 
 
 @pytest.mark.parametrize("train", [

@@ -28,6 +28,8 @@ from sparkring.estimator.columns import dataset_names, kind_of
     pytest.param(["größe", "日"], ["c0_gr_e", "c1"], id="other alphabets have a number"),
     pytest.param(["label", "row_id", "class", "_x"], ["c0_label", "c1_row_id", "c2_class", "c3_x"], id="taken ones have a number"),
     pytest.param(["day", "day_hour"], ["day", "c1_day_hour"], id="what a column made of another could be called"),
+    pytest.param(["prediction", "Probability", "probabilities", "top_k"],
+                 ["c0_prediction", "c1_Probability", "c2_probabilities", "c3_top_k"], id="those of columns that a prediction adds"),
     pytest.param(["c1", "x y"], ["c0_c1", "c1_x_y"], id="what looks like a number's"),
 ])
 def test_a_column_keeps_its_name_where_a_dataset_can_have_it(sources: list[str], names: list[str]) -> None:

@@ -18,7 +18,7 @@ INSTALLED = {entry.name: entry for entry in Path(sysconfig.get_path("purelib")).
 
 
 def test_a_packed_python_runs_from_another_folder_on_what_came_along(tmp_path: Path) -> None:
-    archive = pack(tmp_path / "environment.tar", linked=INSTALLED.keys() - {"typer"})
+    archive = pack(tmp_path / "not/there/environment.tar", linked=INSTALLED.keys() - {"typer"})
     (tmp_path / "first").mkdir()
     subprocess.run(["tar", "-xf", archive, "-C", tmp_path / "first"], check=True, timeout=60)
     shutil.move(tmp_path / "first", tmp_path / "moved")
@@ -33,12 +33,18 @@ def test_a_packed_python_runs_from_another_folder_on_what_came_along(tmp_path: P
     assert ended.stdout.splitlines() == [str(home), str(home), str(home / f"lib/{VERSION}/json/__init__.py"),
                                          str(home / f"lib/{VERSION}/site-packages/typer/__init__.py"), "2.0", ""], ended.stderr
     assert "No module named 'sparkring'" in ended.stderr, "that one goes along with each submission"
-    assert not list(tmp_path.glob(".*"))
+    assert [entry.name for entry in archive.parent.iterdir()] == ["environment.tar"]
 
 
 def test_what_yarn_would_not_unpack_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"environment\.tar\.xz ends in none of \.tar, \.tar\.gz, \.tgz"):
         pack(tmp_path / "environment.tar.xz")
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"file/environment\.tar cannot be written: .*; name a file in a folder that can be written"):
+        pack(tmp_path / "file/environment.tar")
 
 
 def test_a_python_of_conda_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.spark_jobs.prepare import prepare
-from sparkring.spark_jobs.scoring.columns import predicted_columns, split_columns
+from sparkring.spark_jobs.scoring.columns import predicted_columns, require_free_features, split_columns
 from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, draft_of, finish_commit, scores_of
 from sparkring.spark_jobs.scoring.predict import ANSWERS
 from tests.support.etl_tables import etl_config
@@ -104,6 +105,19 @@ def test_the_names_that_are_taken_are_those_of_the_predictions(task: Any) -> Non
     answered = set(ANSWERS[task].names)
     assert set(predicted_columns(task)) == answered | ({"prediction"} if task == "binary" else set())
     assert split_columns(task) == (*predicted_columns(task), "model", "dataset_version", "split")
+
+
+@pytest.mark.parametrize(("task", "features", "refused"), [
+    ("binary", {"numeric": ["Prediction"]}, True), ("multiclass", {"categorical": ["probabilities"]}, True),
+    ("regression", {"hashed": [{"column": "prediction", "ids": 8}]}, True), ("regression", {"moments": [
+        {"column": "prediction", "numbers": ["days"]}]}, True), ("binary", {"numeric": ["probabilities", "top_k"]}, False),
+    ("regression", {"numeric": ["probability"]}, False)])
+def test_a_feature_cannot_have_the_name_of_a_column_that_a_prediction_adds(
+        tmp_path: Path, task: str, features: dict[str, Any], refused: bool) -> None:
+    prepare_config = etl_config(tmp_path, [], task=task, features=features).prepare
+    with pytest.raises(ConfigError, match=r"adds another column of that name .*; give the feature another name in prepare\.query \(AS\)"
+                       ) if refused else nullcontext():
+        require_free_features(prepare_config)
 
 
 def test_the_likeliest_classes_are_there_for_several_classes_only() -> None:

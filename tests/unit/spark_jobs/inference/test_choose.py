@@ -141,3 +141,17 @@ def test_the_yaml_reads_back_as_what_was_chosen_and_says_why() -> None:
     assert read["prepare"]["query"] == "SELECT * FROM `my flights`"
     assert "  #   arr_delay: it equals late" in text
     assert "- air temp  # double from -3.5 to 40.0" in text
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r", "\x85", "\u2028", "\x00"])
+def test_texts_from_the_data_stay_in_their_comments(line_break: str) -> None:
+    evil = line_break.join(["x", "train: {epochs: 0}", "", "prepare: {}", "y" * 10_000])
+    choices = Choices(evil, "binary", evil, (Choice(f"{evil}1", "moments", evil, is_date=True), Choice(f"{evil}2", "numeric", evil),
+                                             Choice(f"{evil}3", "image", evil), Choice(f"{evil}4", "left out", evil)))
+    text = as_yaml(choices, name="rows", source={"path": "a.csv", "format": "csv"}, workspace="runs/x")
+    read = yaml.safe_load(text)
+    assert read["train"] == {"num_ranks": 2, "epochs": 10, "early_stopping": {"patience_epochs": 3}}
+    assert read["prepare"]["label"] == evil
+    assert read["prepare"]["features"] == features_of(choices)
+    assert f"# x train: {{epochs: 0}} prepare: {{}} {'y' * 100}" in text
+    assert max(len(line.rpartition(" # ")[2]) for line in text.splitlines()) < 500
