@@ -16,10 +16,10 @@ import yaml
 
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
+from sparkring.output_file import require_writable_file
 from sparkring.pipelines.data.dataset.folds import require_a_fold
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
-from sparkring.pipelines.data.stores.writable import require_writable_file
 from sparkring.pipelines.parallel.planner.enumerate import Constraints, ring_sizes
 from sparkring.pipelines.parallel.planner.paper import Assumptions
 from sparkring.pipelines.parallel.planner.planner import Plan, describe, one_each, plan

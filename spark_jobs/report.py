@@ -12,8 +12,8 @@ from typing import Any
 from sparkring.conf.loading import ConfigLike, config_of_job
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
+from sparkring.output_file import require_writable_file
 from sparkring.pipelines.data.stores.open import open_store
-from sparkring.pipelines.data.stores.writable import require_writable_file
 from sparkring.spark_jobs.reporting.charts.step import step_picture
 from sparkring.spark_jobs.reporting.charts.svg import as_file
 from sparkring.spark_jobs.reporting.facts.gather import Workspace, gather

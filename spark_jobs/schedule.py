@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from sparkring.conf.schema import Config, TrainConfig
 from sparkring.errors import ConfigError, DocumentDamaged, SparkringError
-from sparkring.pipelines.data.stores.writable import require_writable_file
+from sparkring.output_file import require_writable_file
 from sparkring.pipelines.parallel.schedules.costs import Costs
 from sparkring.pipelines.parallel.schedules.files import schedule_from_csv, schedule_to_csv, trace_json
 from sparkring.pipelines.parallel.schedules.generators.catalogue import SCHEDULE_NAMES, build_schedule

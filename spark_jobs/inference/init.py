@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from sparkring.conf.schema import SparkConfig
 from sparkring.errors import ConfigError, SourceError, nearest
-from sparkring.pipelines.data.stores.writable import require_writable_file
+from sparkring.output_file import require_writable_file
 from sparkring.spark_jobs.inference.choose import Choices, choose
 from sparkring.spark_jobs.inference.facts import measure
 from sparkring.spark_jobs.inference.sections import as_yaml

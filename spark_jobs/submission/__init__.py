@@ -1,5 +1,5 @@
 """Jobs on a cluster: a Python environment packed for it, and the arguments of spark-submit.
 
-May import: conf, pipelines/data/stores.
+May import: conf.
 Not here: the jobs themselves.
 """

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from sparkring.errors import ConfigError, EnvironmentProblem
-from sparkring.pipelines.data.stores.writable import require_writable_file
+from sparkring.output_file import require_writable_file
 
 MODES = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
 """File endings that YARN unpacks."""

@@ -208,7 +208,7 @@ BAD = {
         settings={"weight": "km"}),
     "a feature that a prediction adds": Bad(
         ConfigError, r"prepare\.features holds Prediction, and a prediction adds another column of that name to new rows",
-        settings=_yielding("km AS Prediction") | _features("pred*")),
+        settings=_yielding("km AS Prediction") | _features("Pred*")),
     "a number that is all null in train": Bad(
         SourceError, r"feature km is null in all 594 rows of the train split, so nothing can be learned from it",
         settings=_features("km"), change=lambda trip: replace(trip, km=None) if _early(trip) else trip),

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("conf", "models", "pipelines", "spark_jobs", "sparkring")
 BEGIN, END = "<!-- rooms: written by `python -m tests.support.rooms` -->", "<!-- end of rooms -->"
-GROUND = ("sparkring.errors", "sparkring.extras", "sparkring.version")
+GROUND = ("sparkring.errors", "sparkring.extras", "sparkring.output_file", "sparkring.version")
 """Modules that every room may import."""
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sparkring.errors import ConfigError, SparkringError, StorageError
+from sparkring.errors import SparkringError, StorageError
 from sparkring.pipelines.data.stores.base import Store
 from sparkring.pipelines.data.stores.local import LocalStore
 
@@ -40,23 +38,6 @@ def _missing_folders(store: Store) -> list[Path]:
     if not isinstance(store, LocalStore):
         return []
     return [folder for folder in (store.root, *store.root.parents) if not folder.exists()]
-
-
-def require_writable_file(file: Path) -> None:
-    """Make the folder of a file on this machine, and check that the file can be written.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not file.exists():
-            file.touch()
-            file.unlink()
-        elif file.is_dir() or not os.access(file, os.W_OK):
-            raise PermissionError(errno.EACCES, "it is a folder" if file.is_dir() else os.strerror(errno.EACCES))
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror}; name a file in a folder that can be written.") from None
 
 
 @contextmanager
