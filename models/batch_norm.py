@@ -108,4 +108,5 @@ def forget_steps(modules: Iterable[nn.Module]) -> None:
 
 
 def _norms(modules: Iterable[nn.Module]) -> list[StepBatchNorm]:
-    return [norm for module in modules for norm in module.modules() if isinstance(norm, StepBatchNorm)]
+    found = (norm for module in modules for norm in module.modules() if isinstance(norm, StepBatchNorm))
+    return list(dict.fromkeys(found))  # a layer may be in several chunks of a stage

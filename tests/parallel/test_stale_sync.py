@@ -44,16 +44,23 @@ def _train(dataset: Path, folder: Path, *, ranks: int, hosts: tuple[int, ...] = 
     return summary
 
 
-def _slow_rank_1(context: RankContext, job: dict[str, Any]) -> dict[str, Any] | None:
-    """Train; each step of rank 1 takes longer by several steps of the others."""
-    learn = StaleSyncStrategy.learn
+def _slow_rank_1(context: RankContext, job: dict[str, Any]) -> list[set[str]]:
+    """Train; each step of rank 1 takes longer by several steps of the others. What its optimizer keeps of each parameter at the start."""
+    learn, segment, kept = StaleSyncStrategy.learn, StaleSyncStrategy.segment, list[set[str]]()
 
     def slow(self: StaleSyncStrategy, *args: Any) -> Any:
         time.sleep(0.02 if context.rank == 1 else 0.001)  # what a slow machine does; nothing is waited for
         return learn(self, *args)
 
+    def begun(self: StaleSyncStrategy, *args: Any, **named: Any) -> Any:
+        if not kept:
+            kept.extend(set(self.optimizer.state[one]) for group in self.optimizer.param_groups for one in group["params"])
+        return segment(self, *args, **named)
+
     seams.replace(seams.STALE_SYNC_LEARN, slow)
-    return train_rank(context, job)
+    seams.replace(seams.STALE_SYNC_SEGMENT, begun)
+    train_rank(context, job)
+    return kept
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +92,23 @@ def test_with_bound_0_three_workers_do_one_step_at_a_time_with_the_exact_result(
 
 
 @pytest.fixture(scope="module")
-def slow(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a bound that a slow rank reaches."""
+def slow_ranks(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[set[str]]]]:
+    """A run with a bound that a slow rank reaches, and what its ranks say."""
     folder = tmp_path_factory.mktemp("slow")
-    job = _job(dataset, folder, num_ranks=3, strategy={"kind": "stale_sync", "bound": 5}, optimizer=SGD | {"lr": 0.01})
-    run_on_ranks(3, _slow_rank_1, job)
-    return folder
+    job = _job(dataset, folder, num_ranks=3, strategy={"kind": "stale_sync", "bound": 5},
+               optimizer={"name": "adagrad", "lr": 0.01, "schedule": "constant"})
+    return folder, run_on_ranks(3, _slow_rank_1, job)
+
+
+@pytest.fixture(scope="module")
+def slow(slow_ranks: tuple[Path, list[list[set[str]]]]) -> Path:
+    return slow_ranks[0]
+
+
+def test_a_fresh_run_leaves_every_server_the_state_that_its_optimizer_was_made_with(
+        slow_ranks: tuple[Path, list[list[set[str]]]]) -> None:
+    """Before 2.9, torch makes that of adagrad when it makes the optimizer, and never again."""
+    assert [{frozenset(made) for made in rank} for rank in slow_ranks[1]] == [{frozenset({"step", "sum"})}] * 3
 
 
 def test_a_slow_rank_takes_fewer_steps_and_no_update_is_staler_than_the_bound(slow: Path) -> None:

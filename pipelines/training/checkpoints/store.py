@@ -138,6 +138,10 @@ class Checkpoints:
                 continue
         return None
 
+    def scores(self) -> list[float]:
+        """Held-out scores of the finished epochs whose documents count; NaN where the metric was."""
+        return [document.best_by for document in readable(self._files).values() if document.validation is not None]
+
     def retain(self, keep: int, *, generation: int | None = None) -> None:
         """Delete all but the latest ``keep`` and the best of those that count (``retention.retain``)."""
         retain(self._files, keep, generation=generation)

@@ -33,7 +33,7 @@ class TrainJob(BaseModel):
 class TrainSummary(BaseModel):
     """Rank 0's report when a generation ends."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")  # a metric may be NaN
 
     steps: int
     """Optimizer steps of the whole run."""

@@ -29,7 +29,7 @@ CARD = "model/model.json"
 class ModelCard(BaseModel):
     """A model's description: its network, its data, and its held-out metrics."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), ser_json_inf_nan="constants")
 
     format: Literal[1] = 1
     name: str

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from sparkring.errors import SparkringError
+import math
+
+from sparkring.errors import NotFinite, SparkringError
 from sparkring.pipelines.data.stores.retry import retry
 from sparkring.pipelines.training.checkpoints.documents import Position
 from sparkring.pipelines.training.job.job import TrainSummary
 from sparkring.pipelines.training.job.model_files import ModelCard, save_model
-from sparkring.pipelines.training.loop.early_stopping import has_stopped, is_done, why_stopped
+from sparkring.pipelines.training.loop.early_stopping import has_stopped, is_done, metric_of, why_stopped
 from sparkring.pipelines.training.loop.restore import read_parts
 from sparkring.pipelines.training.loop.setup import RankSetup
 from sparkring.pipelines.training.strategies.state import weights_of
@@ -37,11 +39,16 @@ def save_best_model(setup: RankSetup) -> ModelCard:
     """Save the weights of the checkpoint with the lowest held-out score.
 
     Raises:
+        NotFinite: the held-out metric was NaN in every epoch.
         SparkringError: no checkpoint of a finished epoch is whole.
     """
     job, manifest = setup.job, setup.manifest
     best = retry(setup.checkpoints.best)
     if best is None or best.document.validation is None:
+        scores = retry(setup.checkpoints.scores)
+        if scores and all(map(math.isnan, scores)):
+            raise NotFinite(f"the held-out {metric_of(setup.config.train)} was NaN in every epoch: the network diverged; lower "
+                            "train.optimizer.lr.")
         raise SparkringError(f"{job.run_url} has no whole checkpoint of a finished epoch left; run the same command again.")
     position = best.document.position
     card = ModelCard(

@@ -35,6 +35,7 @@ from sparkring.pipelines.training.loop.saver import Saver
 from sparkring.pipelines.training.loop.setup import RankSetup
 from sparkring.pipelines.training.strategies.relaxed.stale_sync import StaleSyncStrategy
 from sparkring.pipelines.training.strategies.replica import Replica
+from sparkring.pipelines.training.strategies.state import pack
 from sparkring.version import __version__
 
 
@@ -72,8 +73,8 @@ class TrainingLoop:
         if restored is None:
             start_from_given(self._setup)
         if restored is None and isinstance(self._strategy, Replica):  # the seed gives all ranks the same; this makes sure
-            fresh = self._setup.communicator.broadcast_bytes(self._strategy.whole(), name="start.fresh")
-            self._strategy.unpack([fresh])
+            fresh = self._setup.communicator.broadcast_bytes(pack(self._strategy.model.state_dict()), name="start.fresh")
+            self._strategy.take_weights([fresh])  # the optimizer's state stays: rank 0's may be of a part of the weights
         position = restored or Position()
         self._strategy.require_equal()
         self._saver.resume(position.steps_done)

@@ -29,6 +29,8 @@ class TiedParameter:
 
     def sum_gradient(self) -> None:
         """Sum its gradient over all ranks that hold it; zeros where no pass reached it."""
+        if not self.parameter.requires_grad:
+            return  # with zeros, weight decay would move it
         if self.parameter.grad is None:
             self.parameter.grad = torch.zeros_like(self.parameter)
         self.reducer.sum_(self.parameter.grad, f"tied.{self.name}")

@@ -53,10 +53,6 @@ class Replica:
         state = dict(named_tensors([self.model], self.optimizer))
         return {name: state[name] for name in dealt({name: tensor.numel() for name, tensor in state.items()}, context.rank, context.size)}
 
-    def whole(self) -> bytes:
-        """The whole state."""
-        return pack_state([self.model], self.optimizer)
-
     def unpack(self, state: Iterable[bytes]) -> None:
         """Load a whole state, given in its parts."""
         unpack_state(state, [self.model], self.optimizer)
@@ -67,4 +63,4 @@ class Replica:
 
     def require_equal(self) -> None:
         """Check that all ranks hold the same state."""
-        self.communicator.require_equal(self.whole(), what="the model and optimizer state")
+        self.communicator.require_equal(pack_state([self.model], self.optimizer), what="the model and optimizer state")

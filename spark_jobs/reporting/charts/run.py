@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -68,7 +69,7 @@ def _loss_by_step(loss: LossCurve, steps: int) -> Picture:
 
 def _loss_by_epoch(epochs: Sequence[Epoch]) -> Picture:
     numbers = [epoch.number for epoch in epochs]
-    validated = [(epoch.number, epoch.validation["loss"]) for epoch in epochs if "loss" in epoch.validation]
+    validated = [(epoch.number, epoch.validation["loss"]) for epoch in epochs if math.isfinite(epoch.validation.get("loss", math.nan))]
 
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,14 @@ def test_the_list_has_a_line_a_run_oldest_first(run: Run, file: str) -> None:
     assert lines[0] == ["deep", "version", "1", "done", "3", "of", "3", "loss", "0.2500,", "auc", "0.7500", "3", "d"]
     assert lines[1] == ["fast", "version", "1", "ended", "1", "of", "5", "loss", "0.5000", "5", "h"]
     assert lines[2][:7] == ["new", "version", "1", "ended", "0", "of", "5"]
+
+
+def test_a_metric_that_is_no_finite_number_is_kept_and_is_null_in_json(run: Run, file: str, tmp_path: Path) -> None:
+    done = TrainSummary(steps=30, resumed_at=0, validation={"loss": math.nan, "accuracy": 0.5})
+    RunFolder(f"{tmp_path}/runs/deep").finish(done)
+    assert "loss nan, accuracy 0.5000" in run("runs", "list", file)[1]
+    (deep,) = (one for one in json.loads(run("runs", "list", file, "--json")[1]) if one["name"] == "deep")
+    assert (deep["state"], deep["validation"]) == ("done", {"loss": None, "accuracy": 0.5})
 
 
 def test_a_workspace_without_runs_says_so(run: Run, file: str, tmp_path: Path) -> None:

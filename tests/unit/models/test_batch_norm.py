@@ -53,6 +53,14 @@ def test_running_statistics_are_those_of_all_micro_batches_of_all_replicas() -> 
     assert not torch.allclose(last.running_mean, whole.running_mean), "the control: torch counts micro-batches as steps"
 
 
+def test_a_layer_that_several_chunks_of_a_stage_hold_is_updated_once() -> None:
+    (ours, theirs), x = _pair(), torch.randn(5, 3, 4, 2, dtype=torch.float64)
+    ours(x)
+    theirs(x)
+    finish_steps([nn.Sequential(ours), nn.Sequential(ours)], lambda _: None)
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
 def test_a_micro_batch_of_no_rows_changes_nothing() -> None:
     ours, _ = _pair()
     empty: Tensor = ours(torch.empty(0, 3, 4, 2, dtype=torch.float64))

@@ -12,6 +12,7 @@ from sparkring.pipelines.parallel.schedules.generators.catalogue import build_sc
 from sparkring.pipelines.parallel.schedules.records import step_record
 from sparkring.pipelines.parallel.schedules.schedule import Worker
 from sparkring.pipelines.parallel.schedules.simulator import simulate
+from sparkring.spark_jobs.reporting.charts.run import learning_pictures
 from sparkring.spark_jobs.reporting.facts.run import Planned, RunFacts
 from sparkring.spark_jobs.reporting.facts.run_reader import MOST_BARS, read_run
 
@@ -188,3 +189,9 @@ def test_the_report_says_why_a_run_ended_early_unless_it_went_on() -> None:
     assert facts.ended_early == "ended early: why"
     went_on = facts_of(start(0), step(0, 0, 0), epoch_end(0, loss=0.3), stopped, start(0, generation=1), epoch_end(1, generation=1))
     assert went_on.ended_early == ""
+
+
+def test_an_epoch_whose_held_out_loss_is_not_a_number_is_never_the_lowest() -> None:
+    run = facts_of(start(0), step(0, 0, 0), *(epoch_end(number, loss=loss) for number, loss in enumerate((math.nan, 0.5, 0.25, math.inf))))
+    (by_epoch,) = (picture for picture in learning_pictures(run) if picture.name == "loss-epochs")
+    assert by_epoch.caption.startswith("Lowest validation loss 0.2500 after epoch 3.")

@@ -35,7 +35,7 @@ from sparkring.pipelines.training.parameter_server.worker import Worker, by_serv
 from sparkring.pipelines.training.strategies.replica import Replica
 from sparkring.pipelines.training.strategies.sharded_optimizer import owners
 from sparkring.pipelines.training.strategies.signals import Signals
-from sparkring.pipelines.training.strategies.state import MODEL, OPTIMIZER, dealt, named_tensors, pack, pack_state, unpack_state
+from sparkring.pipelines.training.strategies.state import MODEL, OPTIMIZER, dealt, named_tensors, pack, unpack_state
 from sparkring.pipelines.training.strategies.step import Inputs, StepResult
 from sparkring.pipelines.training.strategies.step_times import Span, StepTimes
 from sparkring.pipelines.training.strategies.weighted_mean import to_weighted_mean
@@ -127,10 +127,6 @@ class StaleSyncStrategy(Replica):
         mine = dealt({name: tensor.numel() for name, tensor in weights.items()}, context.rank, context.size)
         own = {name: tensor for name, tensor in named_tensors([self._served_model], self.optimizer) if name.startswith(OPTIMIZER)}
         return {name: weights[name] for name in mine} | own
-
-    def whole(self) -> bytes:
-        """The weights, and this rank's part of the optimizer's state."""
-        return pack_state([self._served_model], self.optimizer)
 
     def unpack(self, state: Iterable[bytes]) -> None:
         """Load the weights, and this rank's part of the optimizer's state."""
