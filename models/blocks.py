@@ -77,6 +77,8 @@ class BlockList(Sequence[Block]):
     """Tensors that the whole model returns."""
     uncut: str = ""
     """Why a network of one block could not be cut; empty: nothing stood against it."""
+    whole_rows: bool = False
+    """Whether the blocks take rows of the dataset's length only, and no shorter ones, as those of ``adapt`` do."""
 
     def __post_init__(self) -> None:
         names = [block.name for block in self.blocks]

@@ -44,6 +44,8 @@ class TokenIds:
     """Ends a document."""
     pad_id: int
     """Fills rows; never chosen."""
+    whole_rows: bool = False
+    """Whether the decoder takes rows of ``length`` only. What fills a row follows its text, so a causal decoder does not see it."""
 
 
 class Texts:
@@ -69,9 +71,10 @@ class Texts:
                 if len(tokens) < self._sampling.max_tokens and tokens[-1:] != [self._ids.end_id]]
 
     def window(self) -> Tensor:
-        """(B, T) the last tokens of the open texts, padded at the end; T is the longest's length, at most a row's."""
+        """(B, T) the last tokens of the open texts, padded at the end; T is the longest's length, at most a row's, or just that."""
         seen = [self._texts[number][-self._ids.length:] for number in self.open]
-        window = torch.full((len(seen), max(map(len, seen))), self._ids.pad_id)
+        length = self._ids.length if self._ids.whole_rows else max(map(len, seen))
+        window = torch.full((len(seen), length), self._ids.pad_id)
         for row, tokens in enumerate(seen):
             window[row, :len(tokens)] = torch.tensor(tokens)
         return window

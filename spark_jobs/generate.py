@@ -96,7 +96,7 @@ def _alone(config: Config, card: ModelCard, prompts: list[list[int]], sampling: 
 
     assert card.preprocessing.tokens is not None
     model = model_from_bytes(card, load_weights(config.run_url, card))
-    return decode_locally(Texts(prompts, token_ids(card.preprocessing.tokens), sampling), model)
+    return decode_locally(Texts(prompts, token_ids(card.preprocessing.tokens, model.block_list), sampling), model)
 
 
 def _by_stages(config: Config, card: ModelCard, prompts: list[list[int]], sampling: Sampling,

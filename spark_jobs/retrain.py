@@ -32,7 +32,6 @@ from sparkring.errors import (
     DatasetVersionNotFound,
     ModelVersionNotFound,
     RegistryChanged,
-    SparkringError,
 )
 from sparkring.extras import extras_named
 from sparkring.pipelines.data.dataset.folds import require_a_fold
@@ -217,7 +216,7 @@ class _Night:
             with extras_named():
                 from sparkring.spark_jobs.reporting.retraining.page import write_retrainings  # imports matplotlib, which a cluster may lack
             page = write_retrainings(self._config)
-        except (SparkringError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a retraining that has ended must not fail because of its page
             self._progress.note(f"retrain: the report was not written; `sparkring report --retraining` writes it. The reason: {error}")
         else:
             self._progress.note(f"retrain: report of all retrainings at {page.path}")

@@ -57,11 +57,11 @@ def adapt(make: Factory, shapes: Shapes, *, dropout: float = 0.0) -> BlockList:
                           "switch the network's on in model.options.")
     inputs = (*_inputs(shapes, rows=1), *([ROW_SEEDS] if drops else []))
     try:
-        return BlockList(_cut(network, sketch, shapes, dropout=dropout), inputs=inputs)
+        return BlockList(_cut(network, sketch, shapes, dropout=dropout), inputs=inputs, whole_rows=True)
     except NotCuttable as reason:
         whole = Block(NETWORK, {NETWORK: partial(_part, network, "", (), dropout)}, run=partial(_whole, drops), reads=inputs,
                       writes=(LOGITS,))
-        return BlockList((whole,), inputs=inputs, uncut=str(reason))
+        return BlockList((whole,), inputs=inputs, uncut=str(reason), whole_rows=True)
 
 
 def _cut(network: Rebuilder, sketch: nn.Module, shapes: Shapes, *, dropout: float) -> tuple[Block, ...]:

@@ -18,6 +18,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from sparkring.conf.schema import Config, ModelConfig
+from sparkring.models.blocks import BlockList
 from sparkring.models.build import list_blocks, without_dropout
 from sparkring.models.decoding import Sampling, Texts, TokenIds, decode
 from sparkring.models.inputs import TOKENS
@@ -65,9 +66,9 @@ def decoding_config(config: Config, model: ModelConfig) -> Config:
     return config.changed(train=train, model=without_dropout(model))
 
 
-def token_ids(tokens: TokensFeature) -> TokenIds:
-    """The length and the special tokens of a dataset's rows."""
-    return TokenIds(length=tokens.length, end_id=tokens.end_id, pad_id=tokens.pad_id)
+def token_ids(tokens: TokensFeature, blocks: BlockList) -> TokenIds:
+    """The length and the special tokens of a dataset's rows, for a decoder of these blocks."""
+    return TokenIds(length=tokens.length, end_id=tokens.end_id, pad_id=tokens.pad_id, whole_rows=blocks.whole_rows)
 
 
 def generate_rank(context: RankContext, document: dict[str, Any]) -> list[list[int]]:
@@ -95,7 +96,7 @@ def generate_rank(context: RankContext, document: dict[str, Any]) -> list[list[i
         sampling = Sampling(max_tokens=job.max_tokens, temperature=job.temperature, seed=job.seed)
         with evaluating(stages.chunks.values()):
             passed = _Passed(stages, rank=context.rank)
-            added = decode(Texts(job.prompts, token_ids(tokens), sampling), forward=passed.forward, share=passed.share)
+            added = decode(Texts(job.prompts, token_ids(tokens, blocks), sampling), forward=passed.forward, share=passed.share)
         stages.close()
     return added
 

@@ -60,8 +60,8 @@ def render_card(file: WrittenFile, card: ModelCard, manifest: Manifest, workspac
     known = _of_this_model(replace(workspace, data=data, card=card))
     environment = Environment(loader=FunctionLoader(_template), autoescape=False, undefined=StrictUndefined,  # noqa: S701 - Markdown
                               trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(count=words.count, metric=words.metric, share=words.share, layers=words.layers, code=_code, cell=_cell,
-                               shape=_shape, missing=_missing, interval=_interval, mean_interval=_mean_interval)
+    environment.filters.update(count=words.count, metric=words.metric, share=words.share, layers=words.layers, code=words.code,
+                               cell=words.cell, shape=_shape, missing=_missing, interval=_interval, mean_interval=_mean_interval)
     return environment.get_template("model_card.md.j2").render(
         name=card.name, card=card, purpose=_purpose(card, manifest), file=file.name, bytes=file.bytes, sha256=file.sha256, opset=file.opset,
         signature=file.signature, agreement=file.agreement, types=TYPES, data=data,
@@ -88,11 +88,11 @@ def _of_this_model(workspace: Workspace) -> Workspace:
 def _purpose(card: ModelCard, manifest: Manifest) -> str:
     match card.task:
         case "binary":
-            return f"This model predicts the probability that {_code(manifest.label)} is 1."
+            return f"This model predicts the probability that {words.code(manifest.label)} is 1."
         case "multiclass":
-            return f"This model predicts {_code(manifest.label)}, one of {len(card.preprocessing.classes)} classes."
+            return f"This model predicts {words.code(manifest.label)}, one of {len(card.preprocessing.classes)} classes."
         case "regression":
-            return f"This model predicts {_code(manifest.label)}, a number."
+            return f"This model predicts {words.code(manifest.label)}, a number."
         case "next_token":
             return "This model predicts each next token of a text."
         case "masked_tokens":
@@ -132,15 +132,6 @@ def _mean_interval(figures: Mapping[str, float], name: str, quality: MeanQuality
 
 def _bracketed(interval: tuple[float, float]) -> str:
     return f" ({interval[0]:.4f} to {interval[1]:.4f})"
-
-
-def _cell(text: object) -> str:
-    """Text that ends no cell of a table."""
-    return " ".join(str(text).split()).replace("|", "\\|")
-
-
-def _code(name: str) -> str:
-    return "`" + _cell(name).replace("`", "'") + "`"
 
 
 def _template(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.training.job.model_files import ModelCard
 from sparkring.spark_jobs.reporting.facts.gather import Workspace
-from sparkring.spark_jobs.reporting.facts.words import count, several, share
+from sparkring.spark_jobs.reporting.facts.words import code, count, several, share
 
 FEW_ROWS = 1000
 """A figure of fewer held-out rows is named as uncertain."""
@@ -45,9 +45,10 @@ def _of_labels(manifest: Manifest, workspace: Workspace) -> Iterator[str]:
     if train.positives is not None and train.rows:
         rarer, label = min((train.positives, 1), (train.rows - train.positives, 0))
         if rarer < RARE_ROWS or rarer / train.rows < RARE_SHARE:
-            yield f"`{manifest.label}` is {label} in only {count(rarer)} of {count(train.rows)} train rows."
+            yield f"{code(manifest.label)} is {label} in only {count(rarer)} of {count(train.rows)} train rows."
     rows = workspace.mean_quality.rows_by_class if workspace.mean_quality else ()
-    rare = [f"{name} ({count(number)})" for name, number in zip(manifest.preprocessing.classes, rows, strict=False) if number < RARE_ROWS]
+    rare = [f"{code(name)} ({count(number)})" for name, number in zip(manifest.preprocessing.classes, rows, strict=False)
+            if number < RARE_ROWS]
     if rare:
         yield f"Classes with few evaluated rows, whose figures say little: {', '.join(rare)}."
 
@@ -58,7 +59,7 @@ def _of_features(card: ModelCard) -> Iterator[str]:
         return
     for feature in fitted.numeric:
         if feature.nulls > OFTEN_MISSING * fitted.train_rows:
-            yield f"`{feature.column}` is missing in {share(feature.nulls / fitted.train_rows)} of train rows."
+            yield f"{code(feature.column)} is missing in {share(feature.nulls / fitted.train_rows)} of train rows."
     if fitted.categorical:
         yield "Texts that few or no train rows had count as missing."
     if fitted.hashed:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from sparkring.conf.schema import HeldOutMetric
 from sparkring.conf.schema.search import SearchedKey
@@ -78,6 +78,8 @@ def _against(key: str, values: SearchedKey, place: int, trials: Sequence[Trial],
         axes = figure.add_subplot()
         if values.log:
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(LogFormatter())  # the scale's own writes mathematics
+            axes.xaxis.set_minor_formatter(LogFormatter())
         _dots(axes, [(at(trial), trial) for trial in trials], name)
         if choices:
             axes.set_xticks(range(len(choices)), choices)

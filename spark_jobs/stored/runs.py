@@ -148,7 +148,8 @@ def _read(folder: RunFolder, document: RunDocument) -> RunSummary:
     identity, result = document.identity, folder.result()
     epochs: int = identity["train"]["epochs"]
     if result is not None:
-        reached: dict[str, Any] = {"state": "done", "epochs": epochs, "steps": result.steps, "validation": result.validation}
+        reached: dict[str, Any] = {"state": "done", "epochs": epochs if result.epochs is None else result.epochs, "steps": result.steps,
+                                   "validation": result.validation}
     else:
         reached = {"state": "running" if folder.store.is_locked(LOCK) else "ended", **_progress(Checkpoints(folder.url))}
     return RunSummary(name=folder.name, url=folder.url, created_at=document.created_at, dataset_url=document.dataset_url,
@@ -161,9 +162,10 @@ def _progress(checkpoints: Checkpoints) -> dict[str, Any]:
     documents = list(_documents(checkpoints))
     if not documents:
         return {}
-    evaluated = [each.validation for each in documents if each.validation and not math.isnan(each.validation["loss"])]
+    evaluated = [each for each in documents if not math.isnan(each.best_by)]
+    best = min(evaluated, key=lambda document: document.best_by, default=None)
     return {"epochs": documents[-1].position.epoch, "steps": documents[-1].position.steps_done,
-            "validation": min(evaluated, key=lambda metrics: metrics["loss"], default={})}
+            "validation": (best.validation if best else None) or {}}
 
 
 def _documents(checkpoints: Checkpoints) -> Iterator[CheckpointDocument]:

@@ -29,7 +29,8 @@ def mirror_aliases(tracking: TrackingConfig, aliases: Mapping[str, TrainedModel 
     Raises:
         ConfigError: ``tracking.registered_model`` is not set.
         EnvironmentProblem: MLflow is not installed.
-        TrackingFailed: MLflow does not answer, or has no version of a model; no alias was changed in the second case.
+        TrackingFailed: MLflow does not answer, or has no version of a model, or this process is sending to another server; only in the
+            first case may an alias have been changed.
     """
     model = tracking.registered_model
     if model is None:

@@ -63,6 +63,7 @@ def sending(run_url: str, tracking: TrackingConfig) -> Iterator[None]:
 
     Raises:
         CommitConflict: another process sends it.
+        TrackingFailed: this process is sending a run to another server.
     """
     busy = f"{run_url} is being sent to MLflow by another process; nothing needs to be done, or run `sparkring track` later."
     with open_store(run_url).lock(LOCK, busy=busy), settings(tracking):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -29,32 +30,77 @@ SETTINGS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_DISABLE_TELEMETRY": 
             "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
 """MLflow's own settings while we use it, unless the environment sets them. We try again later, so its client need not for minutes; it
 adds no files of the project in the current folder to a model; stdout holds our results only."""
+URI = "MLFLOW_TRACKING_URI"
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class _Environment:
+    """The environment of this process while runs use MLflow with our settings; several may at once, in threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users, self._uri = 0, ""
+        self._before: dict[str, str | None] = {}
+        """What the first user changed."""
+
+    def address(self, config: TrackingConfig) -> str:
+        """The address that a config names, or else the user's environment, whatever ours is."""
+        with self._lock:
+            return self._address(config)
+
+    def enter(self, config: TrackingConfig) -> None:
+        """Take our settings, as the first or as one more; TrackingFailed while others use another address."""
+        with self._lock:
+            uri = self._address(config)
+            if self._users and uri != self._uri:
+                raise TrackingFailed(f"MLflow at {_shown(uri)} has to wait: this process is sending to {_shown(self._uri)}, and sends to "
+                                     "one server at a time; run `sparkring track` afterwards.")
+            if not self._users:
+                ours = {**{name: value for name, value in SETTINGS.items() if name not in os.environ}, **({URI: uri} if uri else {})}
+                self._before = {name: os.environ.get(name) for name in ours}
+                os.environ.update(ours)
+                self._uri = uri
+            self._users += 1
+
+    def leave(self) -> None:
+        """Give them back; the last one restores what there was."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            for name, value in self._before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+            self._before = {}
+
+    def _address(self, config: TrackingConfig) -> str:
+        return config.mlflow_uri or self._before.get(URI, os.environ.get(URI)) or ""
+
+
+_ENVIRONMENT = _Environment()
+
+
 def address(config: TrackingConfig) -> str:
     """The server's address; empty for MLflow's own default."""
-    return config.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+    return _ENVIRONMENT.address(config)
 
 
 @contextmanager
 def settings(config: TrackingConfig) -> Iterator[None]:
     """Use MLflow with ``SETTINGS`` while the block runs, and with the config's address: clients before 3 ask the environment for it when
-    they send artifacts.
+    they send artifacts. Other threads may do so at the same time, with the same address.
+
+    Raises:
+        TrackingFailed: another thread uses another address.
     """
-    ours = {**{name: value for name, value in SETTINGS.items() if name not in os.environ},
-            **({"MLFLOW_TRACKING_URI": config.mlflow_uri} if config.mlflow_uri else {})}
-    before = {name: os.environ.get(name) for name in ours}
-    os.environ.update(ours)
+    _ENVIRONMENT.enter(config)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _ENVIRONMENT.leave()
 
 
 def _in_one_sentence(ask: Callable[Concatenate[MlflowServer, P], T]) -> Callable[Concatenate[MlflowServer, P], T]:
@@ -83,7 +129,7 @@ class MlflowServer:
         Raises:
             EnvironmentProblem: MLflow is not installed.
         """
-        self.place = without_login(uri) or "its default address"
+        self.place = _shown(uri)
         with extras_named():
             from mlflow.tracking import MlflowClient
         self._client = self._made(MlflowClient, uri)
@@ -179,6 +225,10 @@ class MlflowServer:
     def _version(self, model: str, tags: Mapping[str, str]) -> ModelVersion | None:
         versions = self._client.search_model_versions(f"name = '{model}'", max_results=1000)
         return next((each for each in versions if tags.items() <= each.tags.items()), None)
+
+
+def _shown(uri: str) -> str:
+    return without_login(uri) or "its default address"
 
 
 def reason(error: BaseException) -> str:

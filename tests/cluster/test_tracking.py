@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import numpy as np
@@ -321,6 +322,7 @@ def test_a_server_that_never_answers_holds_nothing_up(tmp_path: Path) -> None:
         assert notes.of_tracking == ["tracking: not everything is in MLflow yet; `sparkring track` with this config sends the rest"]
         released.set()
         server.shutdown()
+    await_condition(lambda: all(thread.name != "sparkring-tracking" for thread in enumerate_threads()), "it gives MLflow's settings back")
 
 
 @pytest.mark.nightly

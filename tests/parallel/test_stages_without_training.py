@@ -87,7 +87,7 @@ def test_stages_evaluate_and_write_as_one_process_does(
     assert evaluated[0][0]["rows"] > 100
     laid = job.model_copy(update={"config": decoding_config(job.config, card.model)})
     assert card.preprocessing.tokens is not None
-    ids = token_ids(card.preprocessing.tokens)
+    ids = token_ids(card.preprocessing.tokens, model.block_list)
     for temperature in (0.0, 1.0):
         document = GenerateJob(train=laid, prompts=PROMPTS, max_tokens=10, temperature=temperature, seed=7).model_dump(mode="json")
         written = run_on_ranks(laid.config.train.num_ranks, _built, "generate", document)

@@ -50,10 +50,10 @@ def image_workspace(folder: Path, *, channels: int = 3, class_type: ClassType = 
     return config
 
 
-def text_workspace(folder: Path) -> Config:
+def text_workspace(folder: Path, **model: Any) -> Config:
     """Rows of six tokens; 37 validation rows and no test rows."""
     write_token_dataset(folder / "dataset", [60])
-    config = train_config(folder, model={"kind": "text", "width": 8, "layers": 2, "heads": 2})
+    config = train_config(folder, model={"kind": "text", **(model or {"width": 8, "layers": 2, "heads": 2})})
     _save(config)
     return config
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+import pyarrow as pa
 import torch
 
 from sparkring.conf.schema import ModelConfig
@@ -174,13 +175,11 @@ def _words(kind: Kind) -> str:
 
 def _kinds_of(file: GivenFile) -> dict[str, Kind]:
     try:
-        with file.store.open_input(file.name) as source:
+        with _opened(file) as source:
             length = int.from_bytes(source.read(8), "little")
             header = json.loads(source.read(length) if length <= _MOST_HEADER_BYTES else b"")
         return {name: Kind(tuple(map(int, entry["shape"])), entry["dtype"].startswith(("F", "BF")))
                 for name, entry in header.items() if name != "__metadata__"}
-    except FileNotFoundError:
-        raise _is_missing(file) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError(f"model.weights={file.address} is not a safetensors file; write it again with "
                           "safetensors.torch.save_file.") from None
@@ -188,13 +187,16 @@ def _kinds_of(file: GivenFile) -> dict[str, Kind]:
 
 def _sha256_of(file: GivenFile) -> str:
     digest = hashlib.sha256()
-    try:
-        with file.store.open_input(file.name) as source:
-            while chunk := source.read_buffer(_CHUNK):
-                digest.update(chunk)
-    except FileNotFoundError:
-        raise _is_missing(file) from None
+    with _opened(file) as source:
+        while chunk := source.read_buffer(_CHUNK):
+            digest.update(chunk)
     return digest.hexdigest()
+
+
+def _opened(file: GivenFile) -> pa.NativeFile:
+    if file.store.size(file.name) is None:  # also if it is a folder, or one of its folders is a file
+        raise _is_missing(file)
+    return file.store.open_input(file.name)
 
 
 def _is_missing(file: GivenFile) -> ConfigError:

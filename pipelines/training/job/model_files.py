@@ -13,10 +13,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparkring.conf.schema import ModelConfig, Task
 from sparkring.errors import CheckpointDamaged, ConfigError, DatasetError
+from sparkring.models.blocks import WholeModel
 from sparkring.models.build import build_model, without_dropout
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.versions import Dataset, DatasetVersion
@@ -69,7 +70,7 @@ def save_model(run_url: str, weights: Mapping[str, Tensor], card: ModelCard) -> 
     return committed
 
 
-def load_model(run_url: str) -> tuple[nn.Module, ModelCard]:
+def load_model(run_url: str) -> tuple[WholeModel, ModelCard]:
     """Read the model of a run, check its hash, and return it in evaluation mode with its card.
 
     Raises:
@@ -86,7 +87,7 @@ def load_card(run_url: str) -> ModelCard:
     store = open_store(run_url)
     try:
         return ModelCard.model_validate_json(store.read(CARD))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(f"{run_url} holds no trained model; run `sparkring train` with this config first.") from None
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
@@ -107,7 +108,7 @@ def load_weights(run_url: str, card: ModelCard) -> bytes:
     return data
 
 
-def model_from_bytes(card: ModelCard, weights: bytes) -> nn.Module:
+def model_from_bytes(card: ModelCard, weights: bytes) -> WholeModel:
     """Build the card's network around checked weights, in evaluation mode (what a Spark executor does).
 
     Raises:

@@ -26,8 +26,9 @@ WIDE = 880
 UNITS_PER_INCH = 72
 
 _STYLE: dict[Any, Any] = {
-    # Text stays text: searchable, sharp, in the page's font. Layout is computed for DejaVu Sans, a wide one, so others fit.
-    "svg.fonttype": "none", "svg.hashsalt": "sparkring", "font.family": "DejaVu Sans", "font.size": 11.5,
+    # Text stays text: searchable, sharp, in the page's font; a column's name with two $ is no mathematics. Layout is computed for DejaVu
+    # Sans, a wide font, so others fit.
+    "svg.fonttype": "none", "text.parse_math": False, "svg.hashsalt": "sparkring", "font.family": "DejaVu Sans", "font.size": 11.5,
     "text.color": INK.light, "axes.labelcolor": MUTED.light, "axes.edgecolor": GRID.light,
     "xtick.color": MUTED.light, "ytick.color": MUTED.light, "xtick.major.size": 0, "ytick.major.size": 0,
     "xtick.major.pad": 8, "ytick.major.pad": 5, "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,

@@ -19,6 +19,8 @@ _VARIABLES = {shade.light: f"var(--{shade.variable})" for shade in SHADES}
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
 _REFERENCE = re.compile(r"^#(\S+)$|url\(#([^)]+)\)")
 _HASH = re.compile(r"^#(?=\S+$)|(?<=url\()#")
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that no XML may hold, even escaped. Source: https://www.w3.org/TR/xml/#charsets."""
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
@@ -33,7 +35,7 @@ def inline_svg(figure: Figure, *, name: str, label: str, wide: bool = False) -> 
     """
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata=_NO_METADATA)
-    root = ET.fromstring(text.getvalue())  # noqa: S314 - matplotlib's own output
+    root = ET.fromstring(_NOT_IN_XML.sub("", text.getvalue()))  # noqa: S314 - matplotlib's own output
     _drop_style_sheets(root)
     for element in root.iter():
         element.tag = _bare(element.tag)
@@ -42,7 +44,7 @@ def inline_svg(figure: Figure, *, name: str, label: str, wide: bool = False) -> 
     for element in root.iter():
         _adapt(element, name, referenced)
     box = root.attrib["viewBox"]
-    root.attrib = {"class": "chart wide" if wide else "chart", "viewBox": box, "role": "img", "aria-label": label}
+    root.attrib = {"class": "chart wide" if wide else "chart", "viewBox": box, "role": "img", "aria-label": _NOT_IN_XML.sub("", label)}
     return Markup(ET.tostring(root, encoding="unicode"))  # noqa: S704 - a serialised tree is escaped
 
 

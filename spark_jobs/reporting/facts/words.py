@@ -1,4 +1,4 @@
-"""Format figures for people: counts, shares, durations, sizes, times. Pure."""
+"""Format figures and names for people: counts, shares, durations, sizes, times, names in Markdown. Pure."""
 
 from __future__ import annotations
 
@@ -69,6 +69,16 @@ def size(num_bytes: float) -> str:
 def moment(timestamp: float) -> str:
     """Seconds since 1970 -> ``2013-01-31 12:00 UTC``."""
     return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%d %H:%M\u00a0UTC")
+
+
+def cell(text: object) -> str:
+    """Text from the data in Markdown: it ends no cell of a table, and no line."""
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def code(name: str) -> str:
+    """A name from the data in Markdown, where it is nothing but a name: ``late`` -> ```late```."""
+    return "`" + cell(name).replace("`", "'") + "`"
 
 
 def layers(model: ModelConfig) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import replace
 
+import torch
+from torch import Tensor, nn
+
+from sparkring.models.adapting.adapt import adapt
 from sparkring.models.blocks import WholeModel
+from sparkring.models.build import Shapes
 from sparkring.models.decoding import Sampling, Texts, TokenIds, decode_locally
 from sparkring.models.text import text_blocks
 
@@ -51,6 +55,31 @@ def test_the_likeliest_tokens_are_those_of_a_plain_loop() -> None:
             logits[PAD] = -torch.inf
             assert int(logits.argmax()) == token
             text.append(token)
+    assert len({tuple(added) for added in found}) > 1
+
+
+class _Causal(nn.Module):
+    """A decoder of another library: each position sees the mean of those up to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(VOCABULARY, 8), nn.Linear(8, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.embed(tokens).cumsum(dim=1))
+        return logits
+
+
+def test_an_adapted_decoder_gets_whole_rows_and_chooses_as_if_it_had_the_text_alone() -> None:
+    blocks = adapt(_Causal, Shapes(length=LENGTH, vocabulary=VOCABULARY, pad_id=PAD))
+    assert (blocks.whole_rows, bool(blocks.uncut), text_blocks(VOCABULARY, LENGTH, width=8, layers=1, heads=1, tied=True).whole_rows) == (
+        True, False, False)
+    torch.manual_seed(4)
+    adapted, alone = WholeModel(blocks).eval(), _Causal()
+    alone.load_state_dict(adapted.state_dict())
+    prompts, sampling = [[1, 2], [5], [7, 8, 9, 10, 1, 2, 3, 4]], Sampling(max_tokens=9)
+    found = decode_locally(Texts(prompts, replace(IDS, whole_rows=True), sampling), adapted)
+    assert found == decode_locally(Texts(prompts, IDS, sampling), alone)
     assert len({tuple(added) for added in found}) > 1
 
 

@@ -22,9 +22,11 @@ from sparkring.pipelines.training.evaluation.intervals import auc_interval, shar
 from sparkring.pipelines.training.job.model_files import ModelCard, load_card
 from sparkring.spark_jobs.exporting.card import WrittenFile, render_card
 from sparkring.spark_jobs.exporting.check import Agreement
+from sparkring.spark_jobs.exporting.limits import limits
 from sparkring.spark_jobs.exporting.signature import signature_of
 from sparkring.spark_jobs.exporting.snippet import snippet
 from sparkring.spark_jobs.reporting.facts.gather import Workspace, gather
+from sparkring.spark_jobs.reporting.facts.quality import MeanQuality
 from tests.support.configs import write
 from tests.support.exported import image_workspace, table_workspace, text_workspace
 from tests.support.report_samples import sample_config, sample_manifest, write_evaluation, write_model, write_workspace
@@ -112,13 +114,28 @@ def test_names_from_the_data_end_no_cell_of_a_table(tmp_path: Path) -> None:
     assert table_under(page, "input")[-1] == ["`a\\|b 'c'`", "string", "(rows,)", "a category, 3 known", '`"??"`']
 
 
+def test_names_from_the_data_are_nothing_but_names_in_the_limits(tmp_path: Path) -> None:
+    config = write_workspace(tmp_path)
+    card, manifest = load_card(config.run_url), sample_manifest()
+    train = manifest.splits["train"]
+    odd = card.preprocessing.model_copy(update={"classes": ("<b>*x*", "a`b\nc"), "numeric": (
+        card.preprocessing.numeric[0].model_copy(update={"column": "x`\ny", "nulls": card.preprocessing.train_rows}),)})
+    manifest = manifest.model_copy(update={"label": "l`\nm", "preprocessing": odd, "splits": {
+        **manifest.splits, "train": train.model_copy(update={"positives": 1})}})
+    quality = MeanQuality(counted="rows", split="test", dataset_version=1, weights_sha256="w", metrics=(), models={}, rows_by_class=(1, 3))
+    found = limits(card.model_copy(update={"preprocessing": odd}), manifest, replace(gather(config), mean_quality=quality))
+    assert f"`l' m` is 1 in only 1 of {train.rows:,} train rows." in found
+    assert "`x' y` is missing in 100.0\u00a0% of train rows." in found
+    assert "Classes with few evaluated rows, whose figures say little: `<b>*x*` (1), `a'b c` (3)." in found
+
+
 def test_a_model_of_classes_names_those_that_were_hardly_evaluated(tmp_path: Path) -> None:
     config = image_workspace(tmp_path)
     card = load_card(config.run_url)
     metrics = {"rows": 240, "loss": 0.5, "accuracy": 0.75, "confusion": [[90, 10, 20], [5, 80, 15], [10, 0, 10]]}
     write_evaluation(config, task="multiclass", split="test", weights_sha256=card.weights_sha256, network=metrics, base_rate=metrics)
     page = rendered(config, card, Dataset(config.dataset).manifest())
-    assert "Classes with few evaluated rows, whose figures say little: \u00fcber (20)." in page
+    assert "Classes with few evaluated rows, whose figures say little: `\u00fcber` (20)." in page
     assert "- It was evaluated on only 240 rows." in page
     low, high = share_interval(0.75, count=240)
     assert f"| 0.7500 ({low:.4f} to {high:.4f}) |" in page

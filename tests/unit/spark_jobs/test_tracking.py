@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import TrackingConfig
-from sparkring.errors import ConfigError, DocumentDamaged, EnvironmentProblem
+from sparkring.errors import ConfigError, DocumentDamaged, EnvironmentProblem, TrackingFailed
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.tracking.readings import Reading, Readings
-from sparkring.spark_jobs.tracking.server import SETTINGS, reason, settings
+from sparkring.spark_jobs.tracking.server import SETTINGS, address, reason, settings
 from sparkring.spark_jobs.tracking.state import DOCUMENT, read_sent, write_sent
 from sparkring.spark_jobs.tracking.track import track
 from tests.support import seams
@@ -87,6 +88,31 @@ def test_mlflow_s_settings_are_ours_only_for_a_while_and_never_against_the_envir
     assert dict(os.environ) == before
     with settings(TrackingConfig()):
         assert os.environ["MLFLOW_TRACKING_URI"] == "http://elsewhere:5000"
+
+
+def test_runs_at_once_share_mlflow_s_settings_until_the_last_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*SETTINGS, "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    before, one, other = dict(os.environ), settings(TrackingConfig(mlflow_uri="http://mlflow:5000")), ExitStack()
+    with one:
+        other.enter_context(settings(TrackingConfig(mlflow_uri="http://mlflow:5000")))
+    assert os.environ.items() >= {**SETTINGS, "MLFLOW_TRACKING_URI": "http://mlflow:5000"}.items()
+    other.close()
+    assert dict(os.environ) == before
+
+
+def test_a_run_for_another_server_waits_and_takes_no_address_from_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://ann:secret@theirs:5000")
+    ours = TrackingConfig(mlflow_uri="http://mlflow:5000")
+    with settings(ours):
+        assert address(TrackingConfig()) == "http://ann:secret@theirs:5000"
+        with pytest.raises(TrackingFailed, match=r"http://theirs:5000 has to wait: .* to http://mlflow:5000, .*run `sparkring track`"), \
+                settings(TrackingConfig()):
+            pass
+    with settings(TrackingConfig()), pytest.raises(TrackingFailed, match="to http://theirs:5000, and sends to one server"), settings(ours):
+        pass
+    with settings(ours):
+        assert os.environ["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
 
 
 def test_a_config_holds_no_password_of_mlflow() -> None:

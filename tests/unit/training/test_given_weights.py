@@ -93,12 +93,17 @@ def test_missing_unknown_and_unequal_tensors_are_all_named_and_left_out_if_that_
     pytest.param("given.pt", b"", "is a pickle, which could run code, and sparkring unpickles nothing; in a process", id="a pickle"),
     pytest.param("given.safetensors", b"PK\3\4" + bytes(60), "is not a safetensors file; write it again", id="another format"),
     pytest.param("given.safetensors", None, "there is no file /.*; correct the path", id="no file"),
+    pytest.param("given.npz", b"PK", r"given\.npz is no \.safetensors file, and no folder of a run", id="a file of another kind"),
+    pytest.param("given.npz/model", b"PK", r"is no \.safetensors file, and no folder of a run", id="the model of a file"),
+    pytest.param("given.npz/model.safetensors", b"PK", "there is no file /.*; correct the path", id="inside a file"),
+    pytest.param("folder.safetensors", None, "there is no file /.*; correct the path", id="a folder named like a file"),
     pytest.param("elsewhere", None, r"is no \.safetensors file, and no folder of a run that has a model; give", id="no run")])
 def test_other_files_are_refused(tmp_path: Path, manifest: Manifest, name: str, content: bytes | None, message: str) -> None:
+    (tmp_path / "folder.safetensors").mkdir()
     if content is not None:
-        (tmp_path / name).write_bytes(content)
+        (tmp_path / name.partition("/")[0]).write_bytes(content)
     with pytest.raises(ConfigError, match=message):
-        _checked(_config(tmp_path, manifest, weights=str(tmp_path / name)), manifest)
+        _checked(_config(tmp_path, manifest, weights=f"{tmp_path}/{name}"), manifest)
 
 
 def test_a_run_belongs_to_the_file_s_bytes_wherever_they_lie(tmp_path: Path, manifest: Manifest) -> None:

@@ -13,10 +13,15 @@ from sparkring.cli.app import app
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError
 from sparkring.pipelines.data.stores.open import open_store
+from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.report import report
 from sparkring.spark_jobs.reporting.retraining.charts import retraining_pictures
 from sparkring.spark_jobs.reporting.retraining.facts import headline, tiles
 from sparkring.spark_jobs.reporting.retraining.gather import gather
+from sparkring.spark_jobs.retrain import _Night
+from sparkring.spark_jobs.retraining.history import History
+from sparkring.spark_jobs.spark.progress import SilentProgress
+from tests.support import seams
 from tests.support.configs import write
 from tests.support.report_samples import sample_config
 from tests.support.retraining_samples import write_nights
@@ -94,6 +99,20 @@ def test_without_any_retraining_the_page_names_the_command(tmp_path: Path) -> No
     text = _text(_page(sample_config(tmp_path)))
     assert "No retraining has ended here yet." in text
     assert "Nothing to compare yet. Run sparkring retrain with this config." in text
+
+
+def test_a_page_that_cannot_be_written_is_a_note_for_the_decision_stands(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Notes(SilentProgress):
+        def note(self, text: str) -> None:
+            noted.append(text)
+
+    def fails(_: Config) -> None:
+        raise ValueError("a bug in a chart")
+
+    noted = list[str]()
+    monkeypatch.setattr(seams.RETRAIN_WRITE_RETRAININGS, fails)
+    _Night(config, History(config.workspace), None, Notes(), StopRequest(), 0.0)._report()
+    assert noted == ["retrain: the report was not written; `sparkring report --retraining` writes it. The reason: a bug in a chart"]
 
 
 def test_a_single_retraining_is_no_course_of_time(tmp_path: Path) -> None:
