@@ -66,14 +66,14 @@ def test_the_list_has_a_line_a_run_oldest_first(run: Run, file: str) -> None:
     assert lines[2][:7] == ["new", "version", "1", "ended", "0", "of", "5"]
 
 
-<<<<<<< HEAD
 def test_a_metric_that_is_no_finite_number_is_kept_and_is_null_in_json(run: Run, file: str, tmp_path: Path) -> None:
     done = TrainSummary(steps=30, resumed_at=0, validation={"loss": math.nan, "accuracy": 0.5})
     RunFolder(f"{tmp_path}/runs/deep").finish(done)
     assert "loss nan, accuracy 0.5000" in run("runs", "list", file)[1]
     (deep,) = (one for one in json.loads(run("runs", "list", file, "--json")[1]) if one["name"] == "deep")
     assert (deep["state"], deep["validation"]) == ("done", {"loss": None, "accuracy": 0.5})
-=======
+
+
 def test_a_run_that_ended_early_has_the_epochs_that_it_trained(run: Run, file: str, tmp_path: Path) -> None:
     RunFolder(f"{tmp_path}/runs/fast").finish(TrainSummary(steps=20, resumed_at=0, epochs=2, ended_early="..."))
     assert [line.split()[4:7] for line in run("runs", "list", file)[1].splitlines() if "fast" in line] == [["2", "of", "5"]]
@@ -88,7 +88,6 @@ def test_the_best_epoch_so_far_is_the_best_by_the_run_s_own_metric(run: Run, fil
             dataset_version=1, seed=1, lanes=24, batch_rows=8, code_version="test", parts=(part,)))
     found = json.loads(run("runs", "show", file, "new", "--json")[1])
     assert (found["epochs"], found["validation"]) == (3, {"loss": 0.5, "auc": 0.8})
->>>>>>> fix-d
 
 
 def test_a_workspace_without_runs_says_so(run: Run, file: str, tmp_path: Path) -> None:
