@@ -10,6 +10,7 @@ them (paths.py).
 from __future__ import annotations
 
 import inspect
+import os.path
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from importlib import resources
@@ -107,13 +108,13 @@ def _loaded(config: ConfigLike, overrides: Sequence[str], keys: Mapping[str, Any
 
 def _with_parents(name: str, *, folder: Path, seen: tuple[str, ...], as_written: bool) -> dict[str, Any]:
     """Values of ``name``, looked for from ``folder``, over those of the config that it extends."""
-    shipped = resources.files("sparkring.conf").joinpath(f"{name}.yaml")
-    beside = folder / name
-    if not shipped.is_file() and (beside.is_dir() or not beside.exists()):  # a pipe is as good as a file
-        known = shipped_configs()
+    known, beside = shipped_configs(), folder / name
+    # os.path takes a name that no file can have for one that does not exist, and a pipe is as good as a file
+    if name not in known and (os.path.isdir(beside) or not os.path.exists(beside)):  # noqa: PTH110, PTH112
+        meant = f"; give {name}.yaml" if os.path.isfile(f"{beside}.yaml") else nearest(name, known)  # noqa: PTH113
         raise ConfigError(f"no config named {name}: not a YAML file, and not one of {', '.join(known)}"
-                          f"{nearest(name, known) or '; name one of these, or give the path of a file'}")
-    source = shipped if shipped.is_file() else beside
+                          f"{meant or '; name one of these, or give the path of a file'}")
+    source = resources.files("sparkring.conf").joinpath(f"{name}.yaml") if name in known else beside
     if str(source) in seen:
         raise ConfigError(f"config {name} extends itself ({' -> '.join([*seen, str(source)])}); remove one `extends`.")
     try:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from keyword import iskeyword
 
 from sparkring.conf.schema import PrepareConfig, TimeSplit
 from sparkring.errors import ConfigError, SparkringError
 from sparkring.models.inputs import TOKENS
 from sparkring.pipelines.data.dataset.row_schema import SPLIT_TIME
-from sparkring.spark_jobs.etl.columns.roles import Role
+from sparkring.spark_jobs.etl.columns.roles import Role, can_name_a_column
 from sparkring.spark_jobs.etl.columns.splits import split_key
 from sparkring.spark_jobs.etl.encoding.arrays import require_pad
 from sparkring.spark_jobs.etl.encoding.describe import made_tensors
@@ -23,7 +22,7 @@ def name_problems(config: PrepareConfig, roles: Iterable[Role]) -> Iterator[Spar
         roles: The columns of the query that the config names.
     """
     for role, name, _, _ in roles:
-        if not name.isidentifier() or name.startswith("_") or iskeyword(name):
+        if not can_name_a_column(name):
             yield ConfigError(f"{role}: {name!r} cannot name a dataset's column; give it a name of letters, digits and _ in the query "
                               "(AS), not beginning with a digit or _, and not a keyword of Python such as class.")
     features = config.features

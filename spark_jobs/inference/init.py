@@ -18,7 +18,7 @@ from sparkring.errors import ConfigError, SourceError, nearest
 from sparkring.output_file import require_writable_file
 from sparkring.spark_jobs.inference.choose import Choices, choose
 from sparkring.spark_jobs.inference.facts import measure
-from sparkring.spark_jobs.inference.sections import as_yaml
+from sparkring.spark_jobs.inference.sections import as_yaml, names_in_query
 from sparkring.spark_jobs.inference.source import find_source
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
@@ -60,12 +60,14 @@ def init(table: str, *, label: str, output: str | Path | None = None, spark: Spa
         if label not in found.rows.columns:
             raise SourceError(f"{table} has no column {label}{nearest(label, found.rows.columns)}; it has {', '.join(found.rows.columns)}.")
         bar.update(1, text="measuring its columns")
-        facts = measure(found.rows, label=label)
+        names = names_in_query(found.rows.columns)
+        facts = measure(found.rows.toDF(*names.values()), label=names[label])
         choices = choose(facts)
     source = found.source
     if "path" in source and Path(source["path"]).exists() and target.parent.resolve() != Path.cwd():
         source = source | {"path": str(Path(source["path"]).resolve())}  # a relative one begins at the folder of the YAML
-    target.write_text(as_yaml(choices, name=found.name, source=source, workspace=f"runs/{found.name}"), encoding="utf-8")
+    text = as_yaml(choices, name=found.name, source=source, names=names, workspace=f"runs/{found.name}")
+    target.write_text(text, encoding="utf-8")
     return InitResult(str(target), facts.label.rows, choices)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
 
+from sparkring.spark_jobs.etl.columns.roles import can_name_a_column
 from sparkring.spark_jobs.inference.choose import NULLS_WORTH_A_COLUMN, Choice, Choices, Use
 
 MOST_HASHED_IDS = 1 << 16
@@ -29,19 +31,34 @@ def model_of(choices: Choices) -> dict[str, Any]:
     return {"kind": "image" if choices.of("image") else "tabular"}
 
 
-def as_yaml(choices: Choices, *, name: str, source: dict[str, Any], workspace: str) -> str:
+def names_in_query(columns: Sequence[str]) -> dict[str, str]:
+    """For each column of the table a name that a dataset's column can have, its own if possible; no two differ in capitals alone."""
+    found = {name: name for name in columns if can_name_a_column(name)}
+    taken = {name.lower() for name in found}
+    for name in columns:
+        if name not in found:
+            word = re.sub("__+", "_", "".join(sign if f"a{sign}".isidentifier() else "_" for sign in name)).strip("_")
+            word = word if can_name_a_column(word) else f"c_{word}".rstrip("_")
+            found[name] = next(free for free in (word, *(f"{word}_{number}" for number in range(2, len(columns) + 2)))
+                               if free.lower() not in taken)
+            taken.add(found[name].lower())
+    return {name: found[name] for name in columns}
+
+
+def as_yaml(choices: Choices, *, name: str, source: dict[str, Any], names: Mapping[str, str], workspace: str) -> str:
     """The whole config as commented YAML.
 
     Args:
-        choices: What was chosen.
+        choices: What was chosen for the columns of the query.
         name: The config's name, also the table's in the query.
         source: ``prepare.sources.<name>``.
+        names: Each column's name in the query, by that in the table.
         workspace: The folder for everything that is made.
     """
-    return "\n".join(_lines(choices, name=name, source=source, workspace=workspace)) + "\n"
+    return "\n".join(_lines(choices, name=name, source=source, names=names, workspace=workspace)) + "\n"
 
 
-def _lines(choices: Choices, *, name: str, source: dict[str, Any], workspace: str) -> Iterator[str]:
+def _lines(choices: Choices, *, name: str, source: dict[str, Any], names: Mapping[str, str], workspace: str) -> Iterator[str]:
     yield "# Written by `sparkring init`. Every line may be changed; `sparkring doctor` checks it, `sparkring prepare` runs it."
     yield f"name: {_text(name)}"
     yield f"workspace: {_text(workspace)}  # everything that is made: dataset, runs, scores, reports"
@@ -52,7 +69,7 @@ def _lines(choices: Choices, *, name: str, source: dict[str, Any], workspace: st
     yield "  sources:"
     yield f"    {_text(name)}: {_text(source)}"
     left_out = choices.of("left out")
-    yield f"  query: SELECT * FROM {_identifier(name)}"  # noqa: S608 - the table's own name, for the user's own config
+    yield f"  query: {_text(_query(name, names))}"
     yield f"  label: {_text(choices.label)}  # {_comment(choices.label_why)}"
     yield f"  task: {choices.task}"
     yield "  features:"
@@ -95,9 +112,16 @@ def _entry(choice: Choice) -> Any:
             return choice.column
 
 
-def _identifier(name: str) -> str:
-    """``name`` as SQL reads it."""
-    return name if name.isidentifier() else "`" + name.replace("`", "``") + "`"
+def _query(table: str, names: Mapping[str, str]) -> str:
+    """All columns of a table, each under its name in the query."""
+    columns = [_quoted(name) + (f" AS {_quoted(alias)}" if alias != name else "") for name, alias in names.items()]
+    selected = "*" if all(name == alias for name, alias in names.items()) else ", ".join(columns)
+    return f"SELECT {selected} FROM {table if table.isidentifier() else _quoted(table)}"  # noqa: S608 - the user's own table and config
+
+
+def _quoted(name: str) -> str:
+    """``name`` as SQL reads any name."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,8 @@
 """A table that nobody has described, as a source of the config: a file or folder, whose format its name tells, or a table of Spark's.
 
 A CSV says neither types nor its separator nor its word for a missing value. The separator is the sign that its first line has most of;
-types are inferred by Spark from all rows; a word for missing values is one of the usual ones that makes numbers of texts.
+types are inferred by Spark from all rows; a value holds a line break if the quote that opens it is not closed on its line; a word for
+missing values is one of the usual ones that makes numbers of texts.
 """
 
 from __future__ import annotations
@@ -76,16 +77,21 @@ def _of_files(spark: SparkSession, address: str) -> FoundSource:
     return FoundSource(_name((local or Path(urlparse(address).path)).name), source, rows)
 
 
-def _csv(spark: SparkSession, path: str) -> tuple[DataFrame, dict[str, str]]:
+def _csv(spark: SparkSession, path: str) -> tuple[DataFrame, dict[str, str | bool]]:
     """The rows of a CSV with types, and what the config must say to read it so."""
-    header = spark.read.text(path).head()
+    lines = spark.read.text(path)
+    header = lines.head()
     if header is None:
         raise SourceError(f"{path} is empty; give a file with a header and rows.")
     separator = max(_SEPARATORS, key=header[0].count)
-    said = {} if separator == "," else {"separator": separator}
+    said: dict[str, str | bool] = {} if separator == "," else {"separator": separator}
+    opens_a_value, is_odd = sf.col("value").rlike(f'(^|[{separator}])"'), sf.regexp_count("value", sf.lit('"')) % 2 == 1
+    if lines.where(opens_a_value & is_odd).head() is not None:
+        said["multi_line"] = True
 
     def read(null_value: str) -> DataFrame:
-        return spark.read.csv(path, header=True, sep=separator, escape='"', inferSchema=True, enforceSchema=False, nullValue=null_value)
+        return spark.read.csv(path, header=True, sep=separator, escape='"', inferSchema=True, enforceSchema=False,
+                              nullValue=null_value, multiLine=bool(said.get("multi_line")))
 
     rows = read("")
     texts = [field.name for field in rows.schema if isinstance(field.dataType, StringType)]

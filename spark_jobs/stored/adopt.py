@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -70,7 +71,8 @@ def adopt(url: str, *, row_id: str, label: str, splits: Mapping[str, str] | None
         url: The folder that holds the Parquet files or the splits' folders.
         row_id: The column of integers that is different in every row.
         label: The column to predict.
-        splits: Folder inside ``url`` of each split; default one split, ``train``, of the files directly in ``url``.
+        splits: Folder inside ``url`` of each split; default one split, ``train``, of the files directly in ``url``,
+            which ``.`` names too.
         progress: Where to report.
     Raises:
         HostileDataset: the metadata would run code when unpickled; none was run.
@@ -81,7 +83,7 @@ def adopt(url: str, *, row_id: str, label: str, splits: Mapping[str, str] | None
     if dataset.versions():
         raise ConfigError(f"{dataset.url} has committed versions already ({', '.join(map(str, dataset.versions()))}); "
                           "there is nothing to adopt.")
-    folders = dict(splits or {"train": ""})
+    folders = {split: _inside(folder) for split, folder in (splits or {"train": ""}).items()}
     if "train" not in folders:
         raise ConfigError(f"splits {', '.join(folders)} lack one called train; name it, e.g. --split train=FOLDER.")
     names = {split: _parquet_files(dataset.store, folder) for split, folder in folders.items()}
@@ -130,20 +132,25 @@ def _adopt(dataset: Dataset, folders: Mapping[str, str], names: Mapping[str, lis
                        rounded=tuple(_rounded(fields, tensors)))
 
 
+def _inside(folder: str) -> str:
+    """The one spelling of a folder inside the dataset's: ``./a/`` is ``a``, and ``.`` is the dataset's own, the empty name."""
+    inside = posixpath.normpath(folder.strip("/"))
+    return "" if inside == "." else inside
+
+
 def _parquet_files(store: Store, folder: str) -> list[str]:
     """Names of the Parquet files directly in ``folder``; a name that begins with ``_`` or ``.`` is metadata."""
-    inside = folder.strip("/")
-    found = [f"{inside}/{name}".lstrip("/") for name in store.names(inside)
+    found = [f"{folder}/{name}".lstrip("/") for name in store.names(folder)
              if name.endswith(".parquet") and not name.startswith(("_", "."))]
     if not found:
-        raise DatasetError(f"{store.path(inside)} holds no .parquet files; name the splits' folders with --split train=FOLDER --split "
+        raise DatasetError(f"{store.path(folder)} holds no .parquet files; name the splits' folders with --split train=FOLDER --split "
                            "validation=FOLDER. A table in partition folders is prepared instead, as a source of format parquet.")
     return found
 
 
 def _fields(store: Store, folder: str, columns: pa.Schema, *, origin: str) -> tuple[tuple[DataField, ...], bool]:
     """The fields of the files, and whether Petastorm described them."""
-    inside = f"{folder.strip('/')}/{COMMON_METADATA}".lstrip("/")
+    inside = f"{folder}/{COMMON_METADATA}".lstrip("/")
     if store.size(inside) is None:
         return fields_of_columns(columns, origin=origin), False
     pickled = (_footer(store, inside).metadata or {}).get(UNISCHEMA_KEY)

@@ -40,7 +40,7 @@ def test_what_is_found_out_is_a_config_that_prepares(spark: SparkSession, orders
     result = init(str(orders), label="returned", output=target, spark=spark)
     assert result.rows == ROWS
     assert {each.column: each.use for each in result.choices.columns} == {
-        "order no": "left out", "ordered_at": "moments", "country": "categorical", "customer": "hashed", "items": "numeric",
+        "order_no": "left out", "ordered_at": "moments", "country": "categorical", "customer": "hashed", "items": "numeric",
         "price": "numeric", "note": "left out", "refund": "left out"}
     assert [each.column for each in result.choices.columns if each.leaks] == ["note", "refund"]
     written = yaml.safe_load(target.read_text())
@@ -53,6 +53,20 @@ def test_what_is_found_out_is_a_config_that_prepares(spark: SparkSession, orders
         init(str(orders), label="returned", output=target, spark=spark)
     with pytest.raises(ConfigError, match=r"my\.yaml/x\.yaml cannot be written: .*; name a file in a folder that can be written"):
         init("nowhere", label="returned", output=target / "x.yaml", spark=spark)
+
+
+def test_names_that_a_dataset_cannot_have_and_line_breaks_in_quotes_are_prepared_too(spark: SparkSession, tmp_path: Path) -> None:
+    file, draw = tmp_path / "irises.csv", random.Random(5)
+    file.write_text("sepal length,note,class\n" + "".join(
+        f'{draw.randint(1, 90)},"{draw.choice(("a", "b"))}\nc",{draw.randint(0, 1)}\n' for _ in range(300)), encoding="utf-8")
+    target = tmp_path / "my.yaml"
+    result = init(str(file), label="class", output=target, spark=spark)
+    assert (result.rows, result.choices.label, [each.column for each in result.choices.columns]) == (
+        300, "c_class", ["sepal_length", "note"])
+    written = yaml.safe_load(target.read_text())["prepare"]
+    assert written["query"] == "SELECT `sepal length` AS `sepal_length`, `note`, `class` AS `c_class` FROM irises"
+    assert written["sources"]["irises"]["multi_line"] is True
+    assert sum(prepare(target, spark=spark).rows.values()) == 300
 
 
 def test_a_table_of_the_session_and_parquet_need_no_types(spark: SparkSession, orders: Path, tmp_path: Path,

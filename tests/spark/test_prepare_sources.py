@@ -122,6 +122,10 @@ def test_a_csv_may_have_line_breaks_in_quotes_and_another_encoding_where_the_con
         read_table(spark, locate("table", config), cache=tmp_path)
     frame, _ = read_table(spark, locate("table", config.model_copy(update={"encoding": "ISO-8859-1"})), cache=tmp_path)
     assert [row.name for row in frame.collect()] == ["Z\N{LATIN SMALL LETTER U WITH DIAERESIS}rich"]
+    path.write_text("id,name\n1,Z\N{LATIN SMALL LETTER U WITH DIAERESIS}rich\n2,\N{GURMUKHI LETTER UU}\n", encoding="UTF-16")
+    frame, rows = read_table(spark, locate("table", config.model_copy(update={"encoding": "UTF-16", "multi_line": False})), cache=tmp_path)
+    assert (rows, [row.name for row in frame.collect()]) == (
+        2, ["Z\N{LATIN SMALL LETTER U WITH DIAERESIS}rich", "\N{GURMUKHI LETTER UU}"])  # U+0A0A: the byte of a line end, twice
 
 
 @pytest.mark.parametrize("kind", ["json", "orc", "parquet"])

@@ -13,8 +13,11 @@ Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 SECRET = "secret"  # noqa: S105 - the type of an error about a value that must not be shown
-LOGIN = re.compile(r"//[^/@\s]*:[^/@\s]*@")
-"""A user and a password, or two keys, in an address."""
+LOGIN = re.compile(r"(?<![^:])//(?!\[)[^/@\s]*:(?!\d{1,5}/)[^@\s]*@")
+"""A user and a password, or two keys, at the beginning of an address.
+
+A key may hold slashes. A port before a path that holds an @, and the colons of an IPv6 address, are no login.
+"""
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -29,9 +32,16 @@ def _no_home(path: str) -> str:
     return path
 
 
+def _no_login(place: str) -> str:
+    if LOGIN.search(place):
+        raise PydanticCustomError(SECRET, "a config holds no password and no key; leave them out of the address and give them to "
+                                  "the store's own library, in its environment or its files (the address is not shown)")
+    return place
+
+
 IS_PATH = "a path"
 """Marks a type whose values are paths."""
-LocalPath = Annotated[str, BeforeValidator(_as_text), AfterValidator(_no_home), IS_PATH]
+LocalPath = Annotated[str, BeforeValidator(_as_text), AfterValidator(_no_home), AfterValidator(_no_login), IS_PATH]
 """A path or a URL. In a file, a relative path begins at the folder of that file (conf/paths.py)."""
 
 
@@ -50,13 +60,6 @@ class Section(BaseModel):
 
 
 def one_spelling(place: str) -> str:
-    """A path or URL without slashes at its end: s3://bucket/prefix//dataset is not s3://bucket/prefix/dataset.
-
-    Raises:
-        PydanticCustomError: it holds a password.
-    """
-    if LOGIN.search(place):
-        raise PydanticCustomError(SECRET, "a config holds no password and no key; leave them out of the address and give them to "
-                                  "the store's own library, in its environment or its files (the address is not shown)")
+    """A path or URL without slashes at its end: s3://bucket/prefix//dataset is not s3://bucket/prefix/dataset."""
     shorter = place.rstrip("/")
     return place if not shorter or shorter.endswith(":") else shorter

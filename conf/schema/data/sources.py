@@ -41,7 +41,7 @@ class SourceConfig(Section):
     multi_line: bool = False
     """Whether a quoted CSV value may hold line breaks; each file is then read by one task."""
     encoding: Literal["UTF-8", "ISO-8859-1", "UTF-16"] = "UTF-8"
-    """Character encoding of a CSV."""
+    """Character encoding of a CSV. Each file in UTF-16 is read by one task."""
 
     @model_validator(mode="after")
     def _columns_fit_the_format(self) -> Self:

@@ -157,7 +157,8 @@ class S3Store:
         """Arrow's client, at the endpoint that boto3 found; it finds credentials on its own, in the same places."""
         endpoint = urlparse(self._client.meta.endpoint_url)
         aws = (endpoint.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
-        return fs.S3FileSystem(region=self._client.meta.region_name, connect_timeout=CONNECT_S, request_timeout=READ_S,
+        region = bucket_region(self._client, self.bucket) if aws else self._client.meta.region_name
+        return fs.S3FileSystem(region=region, connect_timeout=CONNECT_S, request_timeout=READ_S,
                                **({} if aws else {"endpoint_override": endpoint.netloc, "scheme": endpoint.scheme}))
 
     def _key(self, name: str) -> str:
@@ -219,6 +220,21 @@ class S3Store:
                 raise FileNotFoundError(f"{self.url}/{name} does not exist") from None
             raise StorageError(f"{self.url}/{name}: {error}; check that the bucket exists, and that endpoint and credentials "
                                "(AWS_ENDPOINT_URL, AWS_PROFILE, AWS_ACCESS_KEY_ID, ...) are right.") from error
+
+
+def bucket_region(client: Any, bucket: str) -> str:
+    """The region of a bucket of AWS; boto3's own if S3 does not tell.
+
+    boto3 knows the default region at first, and follows S3 to the bucket's; Arrow's client does not follow.
+    """
+    try:
+        answer = client.head_bucket(Bucket=bucket)
+    except ClientError as error:  # one who may not ask is told the region in the refusal
+        answer = error.response
+    except BotoCoreError:
+        answer = {}
+    told = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("x-amz-bucket-region")
+    return str(answer.get("BucketRegion") or told or client.meta.region_name)
 
 
 def _status(error: BaseException | None) -> int | None:

@@ -1,8 +1,9 @@
-"""The types that columns may have by their role, for the query and for raw rows to score. Pure."""
+"""The names and types that columns may have by their role, for the query and for raw rows to score. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from keyword import iskeyword
 from typing import NamedTuple
 
 from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DataType, FractionalType, IntegralType, NumericType, StringType
@@ -14,6 +15,11 @@ from sparkring.spark_jobs.etl.columns.splits import split_key
 
 _NUMBERS: tuple[type[DataType], ...] = (NumericType, BooleanType)
 _TEXTS: tuple[type[DataType], ...] = (*EXACT_TEXT_TYPES, FractionalType)
+
+
+def can_name_a_column(name: str) -> bool:
+    """Whether a dataset's column may have the name."""
+    return name.isidentifier() and not name.startswith("_") and not iskeyword(name)
 
 
 class Role(NamedTuple):

@@ -1,18 +1,24 @@
 """The first line of a CSV that has not as many values as the header, found without Spark, once Spark's reader has failed.
 
-Spark names the file at most. Like it, this reads each line on its own unless ``multi_line`` is set, skips blank lines, takes a
+Spark names the file at most. Like it, this reads each line on its own unless ``across_lines``, skips blank lines, takes a
 quote at the beginning of a value as the beginning of a quoted one, and two quotes inside it as one.
 """
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
+import io
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from sparkring.conf.schema import SourceConfig
 
+ONLY_SPARK_READS = (".deflate", ".lz4", ".snappy", ".zst")
+"""Endings of packed files that are not opened here."""
 _LONGEST_SHOWN = 60
 
 
@@ -41,6 +47,21 @@ class BadLine(NamedTuple):
         return self.text.count('"') % 2 == 1
 
 
+def across_lines(config: SourceConfig) -> bool:
+    """Whether rows are read across line ends; in UTF-16 always, where Spark's search for the byte of a line end cuts characters."""
+    return config.multi_line or config.encoding == "UTF-16"
+
+
+def open_unpacked(file: Path) -> gzip.GzipFile | bz2.BZ2File | io.BufferedReader:
+    """The bytes of a file, unpacked if its name says that it is packed."""
+    match file.suffix:
+        case ".gz":
+            return gzip.GzipFile(file)
+        case ".bz2":
+            return bz2.BZ2File(file)
+    return file.open("rb")
+
+
 def first_bad_line(files: Iterable[Path], config: SourceConfig) -> BadLine | None:
     """Find the first line that does not fit the header of its file, or a header that is not the first file's.
 
@@ -48,17 +69,19 @@ def first_bad_line(files: Iterable[Path], config: SourceConfig) -> BadLine | Non
         files: The local files of a source, in order.
         config: The source; its format is csv.
     Returns:
-        The line; None if all fit, or a file cannot be read.
+        The line; None if all fit, or a file cannot be read here.
     """
     try:
         return _first(files, config)
-    except (OSError, csv.Error):  # the file is gone, or a value is larger than Python's csv takes
+    except (OSError, EOFError, zlib.error, csv.Error):  # a file is gone or damaged, or a value is larger than Python's csv takes
         return None
 
 
 def _first(files: Iterable[Path], config: SourceConfig) -> BadLine | None:
     wanted: list[str] | None = None
     for file in files:
+        if file.suffix in ONLY_SPARK_READS:
+            return None
         lines = _rows(file, config)
         number, header, text = next(lines, (1, [], ""))
         if wanted is not None and header and header != wanted:
@@ -73,8 +96,9 @@ def _first(files: Iterable[Path], config: SourceConfig) -> BadLine | None:
 def _rows(file: Path, config: SourceConfig) -> Iterator[tuple[int, list[str], str]]:
     """Number, values and text of each line that is not blank; of a row that spans lines, those of its first line."""
     encoding = "utf-8-sig" if config.encoding == "UTF-8" else config.encoding
-    with file.open(encoding=encoding, errors="replace", newline="" if config.multi_line else None) as opened:
-        if config.multi_line:
+    across = across_lines(config)
+    with io.TextIOWrapper(open_unpacked(file), encoding=encoding, errors="replace", newline="" if across else None) as opened:
+        if across:
             yield from _rows_across_lines(opened, config.separator)
             return
         for number, line in enumerate(opened, start=1):

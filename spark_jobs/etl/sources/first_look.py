@@ -6,14 +6,12 @@ here is left to Spark. Not here: types and values (tables.py).
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
 import io
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +20,11 @@ import pyarrow.parquet as pq
 
 from sparkring.conf.schema import SourceConfig, StoredTable
 from sparkring.errors import SparkringError, together
+from sparkring.spark_jobs.etl.sources.csv_lines import ONLY_SPARK_READS, open_unpacked
 from sparkring.spark_jobs.etl.sources.declared import missing_columns
 from sparkring.spark_jobs.etl.sources.tables import Source, data_files, locate
 
 _LONGEST_HEADER = 1 << 20
-_OPENERS: Mapping[str, Callable[[Path], io.BufferedIOBase]] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File}
-_ONLY_SPARK_READS = (".deflate", ".lz4", ".snappy", ".zst")
 _UNREADABLE = (OSError, EOFError, LookupError, RuntimeError, csv.Error, zipfile.BadZipFile, zlib.error, pa.ArrowException)
 """What Python raises for files that are damaged, empty, encrypted, or not what their name says."""
 
@@ -90,7 +87,7 @@ def header_of(source: Source) -> list[str] | None:
 
 
 def _csv_header(file: Path, config: SourceConfig) -> list[str] | None:
-    if config.encoding == "UTF-16" or file.suffix in _ONLY_SPARK_READS:
+    if config.encoding == "UTF-16" or file.suffix in ONLY_SPARK_READS:
         return None
     beginning = _beginning(file)
     text = beginning.decode("utf-8-sig" if config.encoding == "UTF-8" else config.encoding, errors="replace")
@@ -104,7 +101,7 @@ def _beginning(file: Path) -> bytes:
     if file.suffix == ".zip":
         with zipfile.ZipFile(file) as archive, archive.open(archive.namelist()[0]) as member:
             return member.read(_LONGEST_HEADER)
-    with _OPENERS.get(file.suffix, io.FileIO)(file) as stream:
+    with open_unpacked(file) as stream:
         return stream.read(_LONGEST_HEADER)
 
 

@@ -33,7 +33,7 @@ from sparkring.extras import extra_of, how_to_install
 from sparkring.pipelines.data.stores.base import local_path
 from sparkring.pipelines.data.stores.local import LocalStore
 from sparkring.pipelines.data.stores.open import open_store
-from sparkring.spark_jobs.etl.sources.csv_lines import first_bad_line
+from sparkring.spark_jobs.etl.sources.csv_lines import across_lines, first_bad_line
 from sparkring.spark_jobs.etl.sources.declared import count_checked, declared_columns, is_csv
 from sparkring.spark_jobs.etl.sources.folders import FORMATS, folder_files, read_folder
 from sparkring.spark_jobs.etl.sources.literal_paths import folder_matched, is_pattern, literal, require_readable
@@ -261,7 +261,7 @@ def reader_options(config: SourceConfig) -> dict[str, str | bool]:
         case "csv":
             # By default Spark pads short lines with nulls and cuts long ones; with column pruning it would notice neither.
             return {"mode": "FAILFAST", "columnPruning": False, "header": True, "sep": config.separator, "nullValue": config.null_value,
-                    "escape": '"', "enforceSchema": False, "multiLine": config.multi_line, "encoding": config.encoding}
+                    "escape": '"', "enforceSchema": False, "multiLine": across_lines(config), "encoding": config.encoding}
         case "json":
             return {"mode": "FAILFAST"}  # by default a line that is not JSON becomes a row of nulls
     return {}

@@ -227,6 +227,22 @@ def test_a_secret_in_the_address_of_a_store_is_refused_and_not_repeated(minimal:
     assert load_config(minimal, [f"{key}=hdfs://me@host:8020/x"]).model_dump()[key] == "hdfs://me@host:8020/x"  # the control
 
 
+@pytest.mark.parametrize("key", ["prepare.sources.trips.path", "prepare.sources.lake.path", "train.cache_folder", "workspace"])
+@pytest.mark.parametrize("address", ["ftp://bob:hunter2@host/x.csv", "s3a://AKIA:hunter2@bucket/x", "s3a://AKIA:hun/ter2+@bucket/x",
+                                     "s3a://AKIA:/hunter2@bucket/x", "https://bob:12345@[::1]:8020/x", "ftp://bob:hun@ter2@host/x"])
+def test_a_login_in_a_path_is_refused_and_not_repeated(minimal: str, key: str, address: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{key}: a config holds no password and no key; leave them out of the address") as raised:
+        load_config(minimal, ["prepare.sources.lake={format: delta, path: lake}", f"{key}={address}"])
+    assert address not in str(raised.value)
+
+
+@pytest.mark.parametrize("path", ["abfs://container@account.dfs.core.windows.net/a:b@c", "s3://bucket/a:b@c", "s3://bucket//a:b@c",
+                                  "hdfs://host:8020/x@y", "hdfs://me@host:8020/x@y", "hdfs://[::1]:8020/x@y", "file:///data/a:b@c.csv",
+                                  "/data//a:b@c.csv", "package:data/a@b.csv"])
+def test_a_path_that_holds_colons_and_ats_but_no_login_is_taken(minimal: str, path: str) -> None:
+    assert load_config(minimal, [f"prepare.sources.trips.path={path}"]).prepare.sources["trips"].model_dump()["path"] == path
+
+
 def test_properties_that_only_say_where_a_secret_is_are_taken(minimal: str) -> None:
     taken = {"spark.hadoop.hadoop.security.credential.provider.path": "jceks://hdfs/me/keys.jceks", "spark.kerberos.keytab": "/k.keytab",
              "spark.driver.extraJavaOptions": "-Djavax.net.ssl.trustStore=/etc/trust.jks -Dtoken.file=/x -Dtokenizer.dir=/m -XX:+UseG1GC",
@@ -321,6 +337,21 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 def test_a_name_that_is_neither_file_nor_shipped_offers_the_nearest_shipped() -> None:
     with pytest.raises(ConfigError, match=r"no config named local/flight: .*did you mean 'local/flights'\?"):
         load_config("local/flight")
+
+
+def test_a_file_is_named_with_its_ending_and_only_shipped_configs_without(tmp_path: Path) -> None:
+    write(tmp_path, "b.yaml", MINIMAL | {"workspace": "runs/with"})
+    with pytest.raises(ConfigError, match=rf"no config named {tmp_path}/b: .*; give {tmp_path}/b\.yaml$"):
+        load_config(str(tmp_path / "b"))
+    write(tmp_path, "b", MINIMAL | {"workspace": "runs/without"})
+    assert load_config(str(tmp_path / "b")).workspace == str(tmp_path / "runs/without")
+    assert load_config(str(tmp_path / "b.yaml")).workspace == str(tmp_path / "runs/with")
+
+
+@pytest.mark.parametrize("name", ["x" * 5_000, "x\0y", "../conf/base/flights"])
+def test_a_name_that_no_file_can_have_is_no_config(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"no config named .*: not a YAML file"):
+        load_config(name)
 
 
 def test_a_circle_of_extends_is_named(tmp_path: Path) -> None:

@@ -102,6 +102,25 @@ def test_splits_lie_in_folders_that_the_user_names(tmp_path: Path) -> None:
     assert sorted(_rows(tmp_path, "validation")) == list(range(1000, 1000 + ROWS))
 
 
+def test_a_folder_has_several_spellings_and_a_dot_is_the_dataset_s_own(tmp_path: Path) -> None:
+    _plain(tmp_path)
+    _plain(tmp_path / "val", first=1000)
+    assert adopt(str(tmp_path), row_id="id", label="late", splits={"train": ".", "validation": "./val/"}).rows == {
+        "train": ROWS, "validation": ROWS}
+    manifest = Dataset(str(tmp_path)).manifest()
+    assert [file.path for split in ("train", "validation") for file in manifest.splits[split].files] == [
+        "part-0.parquet", "part-1.parquet", "val/part-0.parquet", "val/part-1.parquet"]
+    assert sorted(_rows(tmp_path)) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("folder", ["..", "a/../../b"])
+def test_a_folder_outside_is_refused(tmp_path: Path, folder: str) -> None:
+    _plain(tmp_path / "data")
+    _plain(tmp_path / "b")
+    with pytest.raises(ConfigError, match=r"leads out of .*; give a relative name without"):
+        adopt(str(tmp_path / "data"), row_id="id", label="late", splits={"train": folder})
+
+
 def test_a_petastorm_dataset_is_adopted_with_its_codecs_and_rows_equal_petastorm_s_own_reader(tmp_path: Path) -> None:
     _petastorm(tmp_path)
     result = adopt(str(tmp_path), row_id="id", label="kind")

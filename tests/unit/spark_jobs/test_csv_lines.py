@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,22 @@ def test_a_file_with_another_header_is_named(tmp_path: Path) -> None:
     found = _first(tmp_path, "a,b\n1,2\n", "a,c\n1,2\n")
     assert found is not None
     assert found.shown == f"the header of {tmp_path / '1.csv'} is not that of the other files: 'a,c'"
+
+
+def test_a_packed_file_is_unpacked_or_has_no_line(tmp_path: Path) -> None:
+    config, lines = SourceConfig(path=str(tmp_path), columns={"a": "int"}), b"a,b\n1,2\n3\n"
+    for name, content in (("a.csv.gz", gzip.compress(lines)), ("a.csv.bz2", bz2.compress(lines))):
+        (tmp_path / name).write_bytes(content)
+        found = first_bad_line([tmp_path / name], config)
+        assert found is not None
+        assert found.shown == f"line 3 of {tmp_path / name} has 1 values, and the header has 2: '3'"
+    for name, content in (("a.csv.zst", lines), ("cut_off.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 99)[:-12])):
+        (tmp_path / name).write_bytes(content)
+        assert first_bad_line([tmp_path / name], config) is None
+
+
+def test_in_utf_16_values_may_hold_line_breaks_as_spark_reads_it(tmp_path: Path) -> None:
+    assert _first(tmp_path, 'a,b\n"x\ny",1\n', encoding="UTF-16") is None
 
 
 def test_a_file_that_is_gone_has_no_line(tmp_path: Path) -> None:

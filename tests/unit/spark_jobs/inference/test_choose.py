@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 from sparkring.errors import SourceError
 from sparkring.spark_jobs.inference.choose import Choice, Choices, choose
 from sparkring.spark_jobs.inference.facts import ColumnFacts, TableFacts
-from sparkring.spark_jobs.inference.sections import as_yaml, features_of
+from sparkring.spark_jobs.inference.sections import as_yaml, features_of, names_in_query
 
 
 def column(name: str = "x", kind: DataType | None = None, **figures: Any) -> ColumnFacts:
@@ -131,7 +131,7 @@ def test_the_yaml_reads_back_as_what_was_chosen_and_says_why() -> None:
         Choice("air temp", "numeric", "double from -3.5 to 40.0"), Choice("gust", "numeric", "double, null in 30%", null_share=0.3),
         Choice("on", "categorical", "text of 3 values", distinct=3), Choice("tail", "hashed", "text of about 4,000 values", distinct=4_000),
         Choice("day", "moments", "date", is_date=True), Choice("arr_delay", "left out", "it equals late", leaks=True)))
-    text = as_yaml(choices, name="my flights", source={"path": "a: b.csv", "format": "csv"}, workspace="runs/x")
+    text = as_yaml(choices, name="my flights", source={"path": "a: b.csv", "format": "csv"}, names={}, workspace="runs/x")
     read = yaml.safe_load(text)
     assert read["prepare"]["features"] == features_of(choices) == {
         "numeric": ["air temp", {"column": "gust", "indicator": True}], "categorical": ["on"],
@@ -143,12 +143,23 @@ def test_the_yaml_reads_back_as_what_was_chosen_and_says_why() -> None:
     assert "- air temp  # double from -3.5 to 40.0" in text
 
 
+def test_a_name_that_a_dataset_cannot_have_gets_another_in_the_query() -> None:
+    names = names_in_query(["class", "Air temp", "air_temp", "air.temp", "2024", "_id", "a`b", "m\u00b2", "?", "km"])
+    assert names == {"class": "c_class", "Air temp": "Air_temp_2", "air_temp": "air_temp", "air.temp": "air_temp_3", "2024": "c_2024",
+                     "_id": "id", "a`b": "a_b", "m\u00b2": "m", "?": "c", "km": "km"}
+    query = yaml.safe_load(as_yaml(Choices("y", "binary", "0 or 1", ()), name="t", source={}, names=names, workspace="runs/x"))
+    assert query["prepare"]["query"].startswith("SELECT `class` AS `c_class`, `Air temp` AS `Air_temp_2`, `air_temp`, `air.temp` AS ")
+    assert query["prepare"]["query"].endswith(", `a``b` AS `a_b`, `m\u00b2` AS `m`, `?` AS `c`, `km` FROM t")
+    same = as_yaml(Choices("y", "binary", "0 or 1", ()), name="t", source={}, names={"y": "y"}, workspace="runs/x")
+    assert "  query: SELECT * FROM t\n" in same
+
+
 @pytest.mark.parametrize("line_break", ["\n", "\r", "\x85", "\u2028", "\x00"])
 def test_texts_from_the_data_stay_in_their_comments(line_break: str) -> None:
     evil = line_break.join(["x", "train: {epochs: 0}", "", "prepare: {}", "y" * 10_000])
     choices = Choices(evil, "binary", evil, (Choice(f"{evil}1", "moments", evil, is_date=True), Choice(f"{evil}2", "numeric", evil),
                                              Choice(f"{evil}3", "image", evil), Choice(f"{evil}4", "left out", evil)))
-    text = as_yaml(choices, name="rows", source={"path": "a.csv", "format": "csv"}, workspace="runs/x")
+    text = as_yaml(choices, name="rows", source={"path": "a.csv", "format": "csv"}, names={}, workspace="runs/x")
     read = yaml.safe_load(text)
     assert read["train"] == {"num_ranks": 2, "epochs": 10, "early_stopping": {"patience_epochs": 3}}
     assert read["prepare"]["label"] == evil
