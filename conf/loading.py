@@ -109,14 +109,14 @@ def _with_parents(name: str, *, folder: Path, seen: tuple[str, ...], as_written:
     """Values of ``name``, looked for from ``folder``, over those of the config that it extends."""
     shipped = resources.files("sparkring.conf").joinpath(f"{name}.yaml")
     beside = folder / name
-    if not shipped.is_file() and (beside.is_dir() or not beside.exists()):  # a pipe is as good as a file
-        known = shipped_configs()
-        raise ConfigError(f"no config named {name}: not a YAML file, and not one of {', '.join(known)}"
-                          f"{nearest(name, known) or '; name one of these, or give the path of a file'}")
-    source = shipped if shipped.is_file() else beside
-    if str(source) in seen:
-        raise ConfigError(f"config {name} extends itself ({' -> '.join([*seen, str(source)])}); remove one `extends`.")
     try:
+        if not shipped.is_file() and (beside.is_dir() or not beside.exists()):  # a pipe is as good as a file
+            known = shipped_configs()
+            raise ConfigError(f"no config named {name}: not a YAML file, and not one of {', '.join(known)}"
+                              f"{nearest(name, known) or '; name one of these, or give the path of a file'}")
+        source = shipped if shipped.is_file() else beside
+        if str(source) in seen:
+            raise ConfigError(f"config {name} extends itself ({' -> '.join([*seen, str(source)])}); remove one `extends`.")
         text = source.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {name} cannot be read as text ({error}); give a YAML file in UTF-8") from None
