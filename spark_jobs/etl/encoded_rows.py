@@ -11,6 +11,7 @@ from sparkring.errors import SourceError
 from sparkring.pipelines.data.dataset.manifest import RollingSplit
 from sparkring.pipelines.data.dataset.row_schema import DataField
 from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.columns.labels import number_classes
 from sparkring.spark_jobs.etl.columns.splits import SPLITS
 from sparkring.spark_jobs.etl.encoding.petastorm_schema import stored_type
 from sparkring.spark_jobs.etl.encoding.table_features import encode
@@ -28,10 +29,10 @@ class EncodedRows:
 
         Args:
             fitted: The new examples.
-            fields: The columns of the files, the row id first.
+            fields: The columns of the files, the row id first, the label second.
             again: Encoded rows with their split in the column ``FALLS_IN``; None if there are none.
         """
-        self._fitted, self._again = fitted, again
+        self._fitted, self._again, self._label = fitted, again, fields[1].name
         self._columns = [named(field.name).cast(stored_type(field)).alias(field.name) for field in fields]
         row_id = named(fields[0].name).cast("bigint").alias(fields[0].name)
         self.counted, self.split = fitted.examples, fitted.split
@@ -43,7 +44,9 @@ class EncodedRows:
     def of(self, split: str) -> DataFrame:
         """The rows of one split."""
         fitted = self._fitted
-        new = encode(fitted.examples.where(fitted.split == split), fitted.preprocessing, in_folds=bool(fitted.folds))
+        examples, classes = fitted.examples.where(fitted.split == split), fitted.preprocessing.classes
+        examples = number_classes(examples, self._label, classes) if classes else examples
+        new = encode(examples, fitted.preprocessing, in_folds=bool(fitted.folds))
         if self._again is None:
             return new
         return new.select(self._columns).unionByName(self._again.where(sf.col(FALLS_IN) == split).select(self._columns))

@@ -33,6 +33,8 @@ class _Check:
     expectation: Expectation
     found: Callable[[dict[str, Any]], str]
     """Puts Great Expectations' measurement into words."""
+    holds_empty: Callable[[dict[str, Any]], bool] = lambda _: False
+    """Whether it is met because there is no value, where Great Expectations says that it is not."""
 
 
 def check_expectations(examples: DataFrame, config: PrepareConfig, *, split: Column, dataset: Dataset) -> None:
@@ -103,7 +105,8 @@ def _column_checks(column: str, expected: ColumnExpectations) -> Iterator[_Check
                      gx.ExpectColumnValuesToBeBetween(column=column, min_value=expected.min, max_value=expected.max), _outside)
     if expected.unique:
         yield _Check(column, "unique values", gx.ExpectColumnProportionOfUniqueValuesToBeBetween(column=column, min_value=1),
-                     lambda result: f"{result['observed_value']:.4g} different values a row")
+                     lambda result: f"{result['observed_value']:.4g} different values a row" if result["observed_value"] else "no values",
+                     holds_empty=lambda result: not result["observed_value"])  # one value would make it more than 0
     if expected.allowed:
         yield _Check(column, f"one of {', '.join(map(str, expected.allowed))}",
                      gx.ExpectColumnValuesToBeInSet(column=column, value_set=list(expected.allowed)), _outside)
@@ -131,7 +134,8 @@ def _result(check: _Check, result: Any) -> ExpectationResult:
         said = next((info["exception_message"] for info in failures if info.get("exception_message")), "no reason given")
         raise ConfigError(f"{check.column or 'the table'} cannot be expected to have {check.expected}: {' '.join(said.split())[:200]}; "
                           "correct prepare.expectations.")
-    return ExpectationResult(check.column, check.expected, check.found(result.result), bool(result.success))
+    met = bool(result.success) or check.holds_empty(result.result)
+    return ExpectationResult(check.column, check.expected, check.found(result.result), met)
 
 
 def _null_share(result: dict[str, Any]) -> str:

@@ -21,10 +21,10 @@ from sparkring.errors import SourceError
 from sparkring.pipelines.data.dataset.manifest import Manifest, RollingSplit
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.spark_jobs.etl.columns.expressions import named
-from sparkring.spark_jobs.etl.columns.labels import class_type, fit_classes, number_classes, require_known_classes
+from sparkring.spark_jobs.etl.columns.labels import class_type, fit_classes, require_known_classes
 from sparkring.spark_jobs.etl.columns.splits import SPLITS, split_name, train_sets
 from sparkring.spark_jobs.etl.encoding.arrays import store_raw
-from sparkring.spark_jobs.etl.encoding.images import normalise_images
+from sparkring.spark_jobs.etl.encoding.images import check_new_images, normalise_images
 from sparkring.spark_jobs.etl.encoding.tokens import SPLIT, TokenEncoding, fit_tokens, measure_documents, pack_documents, with_appended
 from sparkring.spark_jobs.etl.examples import Query, check_examples, with_label
 from sparkring.spark_jobs.etl.fit_sets import fit_sets
@@ -38,7 +38,7 @@ class Fitted:
     """Checked rows, and the preprocessing that was fitted on the train split."""
 
     examples: DataFrame
-    """Rows of all splits; numbers and texts as the query yields them, images, arrays and tokens as they are stored."""
+    """Rows of all splits; labels, numbers and texts as the query yields them, images, arrays and tokens as they are stored."""
     split: Column
     """The split of a row."""
     preprocessing: Preprocessing
@@ -102,7 +102,8 @@ def new_examples(query: Query, parent: Manifest, known: DataFrame, begin: Callab
             check_examples(examples, config, unlabelled=new.count, whole=False)
             if config.task == "multiclass":
                 require_known_classes(examples, config.label, fitted.classes)
-                examples = number_classes(examples, config.label, fitted.classes)
+            if fitted.image is not None:
+                check_new_images(examples, fitted.image, row_id=config.id_column)
             found = None if again.isEmpty() else again
         yield Fitted(with_split_time(examples, config, rolling), split_name(config), fitted, parent.folds, rolling, known=found)
 
@@ -164,7 +165,6 @@ def _fit_rows(result: DataFrame, config: PrepareConfig, keep: Callable[[DataFram
         found = {"classes": classes, "class_type": class_type(examples, config.label)}
         preprocessing, *others = (each.model_copy(update=found) for each in (preprocessing, *folds))
         folds = tuple(others)
-        examples = number_classes(examples, config.label, classes)
     return Fitted(with_split_time(examples, config, rolling), split, preprocessing, folds, rolling)
 
 

@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import PrepareConfig, TimeSplit
 from sparkring.conf.schema.data.splits import length_of
+from sparkring.errors import SourceError
 from sparkring.pipelines.data.dataset.manifest import Manifest, RollingSplit
 from sparkring.pipelines.data.dataset.row_schema import SPLIT_TIME
 from sparkring.pipelines.data.dataset.versions import Dataset
@@ -36,13 +37,20 @@ def roll(config: PrepareConfig, examples: DataFrame, parent: RollingSplit | None
         config: Names the split.
         examples: The new rows.
         parent: The borders of the version that they are appended to.
+    Raises:
+        SourceError: no borders can be counted back from the newest time.
     """
     if not (isinstance(config.split, TimeSplit) and config.split.rolls):
         return None
-    found = examples.agg(sf.max(_micros(config.split))).collect()[0][0]
-    if found is None:
+    newest = sf.max(_micros(config.split))
+    found, shown = examples.agg(newest, sf.timestamp_micros(newest).cast("string")).collect()[0]
+    if found is None and parent is not None:
         return parent
-    return borders_of(config.split, _EPOCH + timedelta(microseconds=found), parent)
+    try:  # without any time, whatever the borders: check_examples then says that there is no row, or that times are null
+        return borders_of(config.split, _EPOCH + timedelta(microseconds=found or 0), parent)
+    except OverflowError:
+        raise SourceError(f"the newest row has {shown} in column {config.split.column}, and no dates of the years 1 to 9999 can be counted "
+                          "back from it by the ages of prepare.split; correct the time or leave its row out in the query.") from None
 
 
 def borders_of(split: TimeSplit, newest: datetime, parent: RollingSplit | None = None) -> RollingSplit:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from sparkring.conf.schema import ExpectationsConfig
 from sparkring.errors import ConfigError, ExpectationResult, ExpectationsNotMet
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.spark_jobs.etl.drift import ParentVersion, check_drift
+from sparkring.spark_jobs.etl.expectations import check_rows
 from sparkring.spark_jobs.prepare import prepare
 from tests.support.etl_tables import Trip, etl_config, trips
 
@@ -23,10 +25,10 @@ MET: dict[str, Any] = {"min_rows": 800, "max_rows": 891, "columns": {
 
 
 def _results(spark: SparkSession, folder: Path, expectations: dict[str, Any],
-              rows: list[Trip] | None = None) -> dict[str, tuple[str, bool]]:
+              rows: list[Trip] | None = None, **prepared: Any) -> dict[str, tuple[str, bool]]:
     """Column and expectation -> what was found, of a version that must be refused."""
     with pytest.raises(ExpectationsNotMet) as caught:
-        prepare(etl_config(folder, rows, expectations=expectations), spark=spark)
+        prepare(etl_config(folder, rows, expectations=expectations, **prepared), spark=spark)
     for result in caught.value.results:
         assert isinstance(result, ExpectationResult)
         assert result.found in str(caught.value)
@@ -53,6 +55,28 @@ def test_each_breach_is_named_with_what_was_found_and_nothing_is_written(spark: 
     assert found["city: one of Bern, Cork, Rome"] == (f"{oslo} of 891 others, e.g. Oslo", False)
     assert found["row_id: unique values"] == ("1 different values a row", True)
     assert [entry.name for entry in tmp_path.iterdir()] == ["trips.csv"]
+
+
+def test_a_column_of_nulls_is_unique(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(1, None), (1, None)], "twice int, never int")
+    expected = ExpectationsConfig.model_validate({"columns": {"twice": {"unique": True}, "never": {"unique": True}}})
+    assert [(result.found, result.met) for result in check_rows(rows, expected)] == [
+        ("0.5 different values a row", False), ("no values", True)]
+
+
+def test_classes_are_checked_as_the_query_yields_them(spark: SparkSession, tmp_path: Path) -> None:
+    split = {"by": "random", "seed": 1}
+    query = "SELECT id * 10 AS row_id, km, {label} AS late FROM trips"
+    settings: dict[str, Any] = {"task": "multiclass", "features": {"numeric": ["km"]}, "split": split}
+    words: dict[str, Any] = {"query": query.format(label="IF(late = 1, 'late', 'on time')"), "expectations": {
+        "columns": {"late": {"allowed": ["late", "on time"]}}}}
+    assert prepare(etl_config(tmp_path, **settings, **words), spark=spark).version == 1
+    appended = [*trips(), *(replace(trip, id=trip.id + 1000) for trip in trips())]
+    assert prepare(etl_config(tmp_path, appended, **settings, **words), append=True, spark=spark).version == 2
+    numbers: dict[str, Any] = {"query": query.format(label="late + 1"), "expectations": {"columns": {"late": {"min": 1, "max": 1}}}}
+    found = _results(spark, tmp_path, numbers.pop("expectations"), **settings, **numbers)
+    text, met = found["late: values from 1 to 1"]
+    assert (text.endswith("others, e.g. 2"), met) == (True, False)
 
 
 def test_drift_is_told_against_the_parent_version(spark: SparkSession, tmp_path: Path) -> None:

@@ -51,6 +51,9 @@ IN_FOLDS = {**_yielding("IF(city <=> 'Cork', 'a', 'b') AS side"), "split": {"by"
 """Rows from Cork are fold 1, all others are fold 0."""
 
 
+BY_AGES = {"column": "day", "validation": "10d", "test": "1w"}
+
+
 def _early(trip: Trip) -> bool:
     return trip.day < VALIDATION_FROM
 
@@ -166,6 +169,15 @@ BAD = {
         settings={"query": QUERY.replace("id * 10", "nullif(id, 3)")}),
     "a moment that is null": Bad(
         SourceError, r"column day is null in 1 of 891 rows", settings={"query": QUERY.replace("day,", "IF(id = 3, NULL, day) AS day,")}),
+    "no row to count ages back from": Bad(
+        SourceError, r"the query yields no row whose late is not null \(and 0 where it is\)",
+        settings={"query": f"{QUERY} WHERE id < 0", "split": BY_AGES}),
+    "moments that are all null, and ages to count back": Bad(
+        SourceError, r"column day is null in 891 of 891 rows; each needs one",
+        settings={"query": QUERY.replace("day,", "CAST(NULL AS TIMESTAMP) AS day,"), "split": BY_AGES}),
+    "a moment of a year that dates do not reach": Bad(
+        SourceError, r"the newest row has \+20200-01-01 .* in column day, and no dates of the years 1 to 9999 can be counted back from it",
+        settings={"query": QUERY.replace("day,", "IF(id = 3, TIMESTAMP '+20200-01-01 00:00:00', day) AS day,"), "split": BY_AGES}),
     "a row id that stands for two rows": Bad(
         SourceError, r"row_id is not unique: 0 stands for 2 rows; check that no join of the query matches a row twice",
         change=lambda trip: replace(trip, id=0 if trip.id == 899 else trip.id)),

@@ -185,6 +185,24 @@ def test_what_is_wrong_with_images_is_said_and_nothing_is_left(
     assert not list(tmp_path.rglob("*.parquet"))
 
 
+@pytest.mark.parametrize(("content", "message"), [
+    pytest.param(b"", r"1 of 1 images in column image cannot be used, .* are not an image", id="an empty file"),
+    pytest.param(encoded(np.zeros((40, 20, 3), np.uint8)),
+                 r"the image of row -?\d+ in column image is 40 x 20, but the version to which .* holds images of 20 x 20",
+                 id="another size")])
+def test_new_images_that_do_not_fit_are_not_appended(spark: SparkSession, tmp_path: Path, content: bytes, message: str) -> None:
+    folder = tmp_path / "photographs"
+    _photographs(folder)
+    for larger in folder.rglob("4.png"):
+        larger.unlink()
+    config = _config(tmp_path, {"format": "images", "path": str(folder)}, FOLDER_QUERY)
+    prepare(config, spark=spark)
+    (folder / "red/10.png").write_bytes(content)
+    with pytest.raises(SourceError, match=message):
+        prepare(config, append=True, spark=spark)
+    assert Dataset(config.dataset).versions() == [1]
+
+
 def test_a_missing_folder_says_what_to_install(tmp_path: Path) -> None:
     source = {"format": "idx", "path": str(tmp_path / "nowhere"), "if_missing": "apt-get install the-package."}
     with pytest.raises(SourceError, match=r"nowhere does not exist; apt-get install the-package\."):

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 
 from sparkring.conf.schema import SourceConfig, TableSource
 from sparkring.errors import SourceError
-from sparkring.spark_jobs.etl.sources.tables import identify, locate, read_table
+from sparkring.spark_jobs.etl.sources.tables import data_files, identify, locate, read_table
 
 pytest_plugins = ["tests.support.spark_sessions"]
 
@@ -74,6 +74,24 @@ def test_parquet_columns_are_cast_to_the_declared_types(spark: SparkSession, tmp
     assert _read(spark, config, tmp_path) == ROWS
     with pytest.raises(SourceError, match=r"1 of 2 values of column a\.b are not int, e\.g\. 'x, \"y\"'"):
         read_table(spark, locate("table", config.model_copy(update={"columns": {"a.b": "int"}})), cache=tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("date", "double"), ("boolean", "date"), ("binary", "double")])
+def test_a_type_that_cannot_become_the_declared_one_is_told(spark: SparkSession, tmp_path: Path, kind: str, wanted: str) -> None:
+    spark.sql(f"SELECT CAST(NULL AS {kind}) AS d").write.parquet(str(tmp_path / "table"))
+    config = SourceConfig(path=str(tmp_path / "table"), format="parquet", columns={"d": wanted})
+    with pytest.raises(SourceError, match=f"column d is {kind} and cannot become {wanted}; correct prepare.sources.table.columns.d"):
+        read_table(spark, locate("table", config), cache=tmp_path)
+
+
+def test_spark_reads_the_files_that_are_listed(spark: SparkSession, tmp_path: Path) -> None:
+    header, *lines = TEXT.splitlines(keepends=True)
+    for name, line in zip(("elsewhere/b.csv", "table/_part=1/a.csv"), lines, strict=True):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(header + line)
+    (tmp_path / "table/_part=2").symlink_to(tmp_path / "elsewhere")
+    assert _read(spark, _config(tmp_path / "table"), tmp_path) == ROWS
+    assert len(data_files(tmp_path / "table")) == 2
 
 
 def test_a_fraction_is_no_integer(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from sparkring.conf.schema.base.section import Section, Seed, Share
 
-Age = Annotated[str, Field(pattern=r"^[1-9]\d*[hdw]$")]
-"""A length of time in hours, days or weeks: ``12h``, ``30d``, ``4w``."""
+_HOURS = {"h": 1, "d": 24, "w": 7 * 24}
+_MOST_HOURS = 1000 * 365 * 24
+
+
+def _hours_of(age: str) -> int:
+    """The hours of an age; of one that is too long, one too many. Of its number nine digits are enough to tell."""
+    return min(int(age[:-1][:9]) * _HOURS[age[-1]], _MOST_HOURS + 1)
+
+
+def _not_too_long(age: str) -> str:
+    if _hours_of(age) > _MOST_HOURS:
+        raise ValueError(f"{age} is more than 1000 years; give a shorter age")
+    return age
+
+
+Age = Annotated[str, Field(pattern=r"^[1-9]\d*[hdw]$"), AfterValidator(_not_too_long)]
+"""A length of time in hours, days or weeks, at most 1000 years: ``12h``, ``30d``, ``4w``."""
 IN_PLACE_OF = {"validation_from": "validation", "test_from": "test", "validation": "validation_from", "test": "test_from"}
 """Keys of a split by time of which one is given: a config that gives it takes the other one out of the config that it extends."""
-_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
 def length_of(age: Age) -> timedelta:
     """The length of time that an age stands for."""
-    number, unit = re.fullmatch(r"(\d+)([hdw])", age).groups()  # type: ignore[union-attr]
-    return timedelta(**{_UNITS[unit]: int(number)})
+    return timedelta(hours=_hours_of(age))
 
 
 class TimeSplit(Section):
@@ -50,10 +62,10 @@ class TimeSplit(Section):
 
     @property
     def borders(self) -> tuple[datetime, datetime]:
-        """First moments of validation and of test, of a split by moments."""
+        """First moments of validation and of test, of a split by moments; each with its time zone."""
         assert self.validation_from is not None
         assert self.test_from is not None
-        return self.validation_from, self.test_from
+        return _in_zone(self.validation_from), _in_zone(self.test_from)
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -65,6 +77,11 @@ class TimeSplit(Section):
             raise ValueError(f"validation_from={self.validation_from} is not before test_from={self.test_from}; swap them, or "
                              "move one")
         return self
+
+
+def _in_zone(moment: datetime) -> datetime:
+    """A moment without a time zone is one of UTC."""
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 class _ShareSplit(Section):

@@ -20,7 +20,7 @@ from typing import IO
 
 import pyarrow as pa
 
-from sparkring.errors import CommitConflict, ConfigError, EnvironmentProblem
+from sparkring.errors import CommitConflict, ConfigError, EnvironmentProblem, StorageError
 from sparkring.pipelines.data.stores.base import Entry, require_inside, require_not_all
 from sparkring.pipelines.data.stores.pieces import Pieces
 from sparkring.pipelines.data.stores.writeback import begin_writeback
@@ -73,19 +73,20 @@ class LocalStore:
 
     def read(self, name: str) -> bytes:
         """The bytes of ``name``."""
-        return Path(self._readable_path(name)).read_bytes()
+        with _reading():
+            return Path(self._readable_path(name)).read_bytes()
 
     def size(self, name: str) -> int | None:
         """Bytes of the file ``name``; None if there is no such file."""
         path = Path(self._readable_path(name))
-        return path.stat().st_size if path.is_file() else None
+        with _reading():
+            return path.stat().st_size if path.is_file() else None
 
     def names(self, folder: str) -> list[str]:
         """Names of the files directly inside ``folder``, sorted."""
-        try:
+        with _reading(), suppress(FileNotFoundError, NotADirectoryError):
             return sorted(entry.name for entry in os.scandir(self._readable_path(folder)) if entry.is_file())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        return []
 
     def tree(self, folder: str) -> Iterator[Entry]:
         """Everything below ``folder``; entries that disappear meanwhile are left out."""
@@ -198,6 +199,15 @@ def _open_lock_file(path: Path) -> IO[bytes]:
         if error.errno != errno.ELOOP:
             raise
         raise ConfigError(f"{path} is a link; remove it, since its target is not ours to lock.") from None
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Turn a refusal of the block, which reads, into one line about the file."""
+    try:
+        yield
+    except PermissionError as error:
+        raise StorageError(f"{error.filename} cannot be read: {error.strerror}; get the right to read it.") from error  # see retry
 
 
 @contextmanager

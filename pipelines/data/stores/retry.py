@@ -33,8 +33,9 @@ def retry(ask: Callable[[], T], *, for_s: float = RETRY_FOR_S) -> T:
     while True:
         try:
             return ask()
-        except StorageError:
-            if time.monotonic() + pause_s > until:
+        except StorageError as error:
+            refused = isinstance(error.__cause__, PermissionError)  # nothing that passes
+            if refused or time.monotonic() + pause_s > until:
                 raise
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -120,7 +120,7 @@ def why_empty(config: PrepareConfig, name: str, found: Row) -> str:
     column = split_key(config).column
     match config.split:
         case TimeSplit() as split:
-            borders = " and ".join(utc(border).isoformat() for border in split.borders)
+            borders = " and ".join(border.astimezone(UTC).isoformat() for border in split.borders)
             return (f"the {name} split is empty: {column} reaches from {found['first']} to {found['last']}, and validation_from and "
                     f"test_from are {borders}; choose both inside that range (prepare.split).")
         case ColumnSplit():
@@ -133,15 +133,10 @@ def why_empty(config: PrepareConfig, name: str, found: Row) -> str:
             "set other shares, fewer folds or a key with more values (prepare.split).")
 
 
-def utc(moment: datetime) -> datetime:
-    """A config's moment with its time zone; one without is UTC."""
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-
-
 def _place(key: Column, seed: int) -> Column:
     """The key's place from 0 to 1."""
     return sf.shiftrightunsigned(seeded_hash(key, seed), 11).cast("double") / sf.lit(2.0**53)
 
 
 def _instant(moment: datetime) -> Column:
-    return sf.timestamp_micros(sf.lit(round(utc(moment).timestamp() * 1_000_000)))
+    return sf.timestamp_micros(sf.lit(round(moment.timestamp() * 1_000_000)))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, assert_never
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
@@ -77,18 +77,11 @@ def fit_images(normalised: DataFrame, config: ImageConfig, *, train: Column, row
     Raises:
         SourceError: images that cannot be decoded, or of several sizes where the config names none.
     """
-    size = sf.struct(sf.col("__height").alias("height"), sf.col("__width").alias("width"), named(row_id).alias("row"))
-    bad = sf.col("__problem").isNotNull()
     channel_sums = [sf.sum(sf.when(train, sf.col(name)[channel]))
                     for name in ("__sums", "__squares") for channel in range(config.channels)]
-    found = normalised.agg(
-        sf.count(sf.lit(1)).alias("rows"), sf.count_if(bad).alias("bad"), sf.min(sf.when(bad, named(row_id))).alias("bad_row"),
-        sf.min_by("__problem", sf.when(bad, named(row_id))).alias("problem"), sf.min(sf.when(~bad, size)).alias("smallest"),
-        sf.max(sf.when(~bad, size)).alias("largest"), sf.sum(sf.when(train, sf.col("__height") * sf.col("__width"))).alias("pixels"),
-        sf.array(*channel_sums).alias("sums")).collect()[0]
-    if found["bad"]:
-        raise SourceError(f"{found['bad']} of {found['rows']} images in column {config.column} cannot be used, e.g. that of row "
-                          f"{found['bad_row']}: {found['problem']}; repair them, or leave their rows out in the query.")
+    found = normalised.agg(*_figures(row_id), sf.sum(sf.when(train, sf.col("__height") * sf.col("__width"))).alias("pixels"),
+                           sf.array(*channel_sums).alias("sums")).collect()[0]
+    _require_usable(found, config.column)
     small, large = found["smallest"], found["largest"]
     if (small["height"], small["width"]) != (large["height"], large["width"]):
         raise SourceError(
@@ -100,6 +93,41 @@ def fit_images(normalised: DataFrame, config: ImageConfig, *, train: Column, row
     return ImageFeature(column=config.column, height=small["height"], width=small["width"], channels=config.channels, codec=config.codec,
                         jpeg_quality=config.jpeg_quality, mean=tuple(mean / 255 for mean in means),
                         std=tuple((deviation or 255.0) / 255 for deviation in deviations))
+
+
+def check_new_images(normalised: DataFrame, feature: ImageFeature, *, row_id: str) -> None:
+    """Check that images can be decoded and have the size of those that a dataset holds.
+
+    Args:
+        normalised: What ``normalise_images`` returned; it may have no rows.
+        feature: The dataset's.
+        row_id: The column that names a row in errors.
+    Raises:
+        SourceError: images that cannot be decoded, or of another size.
+    """
+    found = normalised.agg(*_figures(row_id)).collect()[0]
+    _require_usable(found, feature.column)
+    for image in filter(None, (found["smallest"], found["largest"])):
+        if (image["height"], image["width"]) != (feature.height, feature.width):
+            raise SourceError(
+                f"the image of row {image['row']} in column {feature.column} is {image['height']} x {image['width']}, but the version to "
+                f"which it would be appended holds images of {feature.height} x {feature.width} (height x width); leave such rows out in "
+                "the query, or set prepare.features.image.size and prepare a whole version, without --append.")
+
+
+def _figures(row_id: str) -> list[Column]:
+    """How many images there are and cannot be used, with an example; and the smallest and the largest of the others."""
+    size = sf.struct(sf.col("__height").alias("height"), sf.col("__width").alias("width"), named(row_id).alias("row"))
+    bad = sf.col("__problem").isNotNull()
+    return [sf.count(sf.lit(1)).alias("rows"), sf.count_if(bad).alias("bad"), sf.min(sf.when(bad, named(row_id))).alias("bad_row"),
+            sf.min_by("__problem", sf.when(bad, named(row_id))).alias("problem"), sf.min(sf.when(~bad, size)).alias("smallest"),
+            sf.max(sf.when(~bad, size)).alias("largest")]
+
+
+def _require_usable(found: Row, column: str) -> None:
+    if found["bad"]:
+        raise SourceError(f"{found['bad']} of {found['rows']} images in column {column} cannot be used, e.g. that of row "
+                          f"{found['bad_row']}: {found['problem']}; repair them, or leave their rows out in the query.")
 
 
 def normalise_image(data: bytes, config: ImageConfig) -> Normalised:

@@ -114,9 +114,24 @@ def _typed(raw: DataFrame, name: str, config: SourceConfig | StoredTable, column
     found = raw.schema[column].dataType
     if found.simpleString() == kind.simpleString():  # ignores whether arrays may hold nulls, which DDL does not say
         return named(column)
-    if not isinstance(kind, AtomicType) or not isinstance(found, AtomicType):
-        raise SourceError(f"source {name}: column {column} is {found.simpleString()} and cannot become {config.columns[column]}; "
-                          f"correct prepare.sources.{name}.columns.{column}.")
+    if isinstance(kind, AtomicType) and isinstance(found, AtomicType):
+        value = _cast(column, found, kind)
+        if isinstance(found, StringType) or _is_valid(raw, value):  # a text can become any of these types
+            return value
+    raise SourceError(f"source {name}: column {column} is {found.simpleString()} and cannot become {config.columns[column]}; "
+                      f"correct prepare.sources.{name}.columns.{column}.")
+
+
+def _is_valid(raw: DataFrame, value: Column) -> bool:
+    """Whether Spark can compute the value by its type; a DataFrame may say so only when its schema is asked for."""
+    try:
+        _ = raw.select(value).schema
+    except SPARK_ERRORS:
+        return False
+    return True
+
+
+def _cast(column: str, found: DataType, kind: AtomicType) -> Column:
     value = try_cast(column, kind)
     if isinstance(found, FractionalType) and isinstance(kind, IntegralType):
         return sf.when(value == named(column), value)  # a cast would cut 1.7 down to 1

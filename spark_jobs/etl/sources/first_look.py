@@ -75,7 +75,7 @@ def header_of(source: Source) -> list[str] | None:
     config, place = source.config, source.local
     if place is None or not isinstance(config, SourceConfig):
         return None
-    file = next(data_files(place), None) if place.is_dir() else place
+    file = next(iter(data_files(place)), None) if place.is_dir() else place
     if file is None or "=" in file.relative_to(place).as_posix():  # partitions: further columns are in the names of folders
         return None
     try:

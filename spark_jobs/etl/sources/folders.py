@@ -11,7 +11,6 @@ and skips names that begin with ``_`` or ``.``.
 from __future__ import annotations
 
 import gzip
-import os
 import zlib
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
@@ -25,6 +24,8 @@ from pyspark.sql import functions as sf
 from sparkring.conf.schema import SourceConfig
 from sparkring.errors import SourceError
 from sparkring.spark_jobs.etl.sources.idx import COLUMNS, read_idx
+from sparkring.spark_jobs.etl.sources.literal_paths import require_utf8
+from sparkring.spark_jobs.etl.sources.local_files import files_below
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.versions.arrow_frames import frame_of
 
@@ -60,6 +61,8 @@ def read_folder(spark: SparkSession, name: str, config: SourceConfig, local: Pat
         files, rows = _read_remote(spark, name, config)
     else:
         listed = list(folder_files(local, config))
+        for file in listed:
+            require_utf8(name, file)
         files, rows = _read_local(spark, local, listed), len(listed)
     if not rows:
         what = "image" if config.format == "images" else "file"
@@ -75,11 +78,9 @@ def folder_files(folder: Path, config: SourceConfig) -> Iterator[Path]:
 
     Hidden files and folders are skipped, and so are packages installed into Python's library.
     """
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(inner for inner in folders if not inner.startswith(".") and inner not in _NOT_OURS)
-        for name in sorted(names):
-            if not name.startswith(".") and fnmatch(name, config.pattern) and (config.format != "images" or _is_image(name)):
-                yield Path(place) / name
+    for file in files_below(folder, skipped=lambda name: name.startswith(".") or name in _NOT_OURS):
+        if fnmatch(file.name, config.pattern) and (config.format != "images" or _is_image(file.name)):
+            yield file
 
 
 def _is_image(name: str) -> bool:

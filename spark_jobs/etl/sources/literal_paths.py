@@ -70,7 +70,30 @@ def require_readable(name: str, file: Path) -> None:
     Raises:
         SourceError: Spark skips files of such names, or fails on them.
     """
+    require_utf8(name, file)
     if ":" in file.name:
         raise SourceError(f"source {name}: Spark cannot open {file}, since its name holds a colon; rename the file.")
-    if file.name.startswith(("_", ".")):
-        raise SourceError(f"source {name}: Spark skips {file}, like all names that begin with _ or a dot; rename the file.")
+    if skipped_by_spark(file.name):
+        raise SourceError(f"source {name}: Spark skips {file}, like all names that begin with _ or a dot, or end in ._COPYING_; "
+                          "rename the file.")
+
+
+def require_utf8(name: str, file: Path) -> None:
+    """Check that Spark can be told a path; Python holds bytes that are no text as surrogates.
+
+    Args:
+        name: The source's name, for the error.
+        file: The file.
+    Raises:
+        SourceError: it is not UTF-8.
+    """
+    if any("\udc80" <= sign <= "\udcff" for sign in str(file)):
+        raise SourceError(f"source {name}: Spark cannot open {str(file)!r}, since this is not UTF-8; rename the file or folder.")
+
+
+def skipped_by_spark(name: str) -> bool:
+    """Whether Spark passes over files and folders of a name; it reads ``_day=1``, a folder that holds a value of the column ``_day``.
+
+    Source: Spark 4, ``HadoopFSUtils.shouldFilterOutPathName``.
+    """
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")

@@ -17,7 +17,7 @@ import sysconfig
 import uuid
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +36,8 @@ from sparkring.pipelines.data.stores.open import open_store
 from sparkring.spark_jobs.etl.sources.csv_lines import across_lines, first_bad_line
 from sparkring.spark_jobs.etl.sources.declared import count_checked, declared_columns, is_csv
 from sparkring.spark_jobs.etl.sources.folders import FORMATS, folder_files, read_folder
-from sparkring.spark_jobs.etl.sources.literal_paths import folder_matched, is_pattern, literal, require_readable
+from sparkring.spark_jobs.etl.sources.literal_paths import folder_matched, is_pattern, literal, require_readable, skipped_by_spark
+from sparkring.spark_jobs.etl.sources.local_files import files_below, reading
 from sparkring.spark_jobs.etl.sources.stored_tables import address, at_latest, identify_table, lacking, open_table, redacted
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.session import spark_path
@@ -64,12 +65,17 @@ def locate(name: str, config: SourceConfig | StoredTable) -> Source:
 
     Raises:
         ConfigError: the name cannot be a table's.
-        SourceError: no such package, file or folder.
+        SourceError: no such package, file or folder, or it cannot be looked at.
     """
     if not name.isidentifier():
         raise ConfigError(f"prepare.sources: {name!r} cannot name a table; use letters, digits and _, not a digit first.")
     if not isinstance(config, SourceConfig):
         return Source(name, config, None)
+    with reading():
+        return Source(name, config, _located(name, config))
+
+
+def _located(name: str, config: SourceConfig) -> Path | None:
     scheme = urlparse(config.path).scheme
     if scheme == "package":
         local = _in_package(name, config.path.removeprefix("package:"))
@@ -78,12 +84,12 @@ def locate(name: str, config: SourceConfig | StoredTable) -> Source:
     elif scheme in ("", "file") or Path(config.path).exists():  # a name of this machine may look like a URL: a:b.csv
         local = local_path(config.path).absolute()
     else:
-        return Source(name, config, None)
+        return None
     if not local.exists():
         siblings = [entry.name for entry in local.parent.iterdir()] if local.parent.is_dir() else []
         remedy = config.if_missing or f"correct prepare.sources.{name}.path."
         raise SourceError(f"source {name}: {local} does not exist{nearest(local.name, siblings)}; {remedy}")
-    return Source(name, config, local)
+    return local
 
 
 def cache_of(config: Config) -> Path:
@@ -119,19 +125,21 @@ def identify(source: Source, session: Callable[[], SparkSession]) -> dict[str, A
     Returns:
         ``path``, ``bytes`` and ``sha256`` of the content, or ``listing_sha256``; of a table, its version or digest.
     Raises:
-        SourceError: Spark finds nothing there.
+        SourceError: Spark finds nothing there, or a file cannot be read.
     """
     if not isinstance(source.config, SourceConfig):
         return identify_table(session(), source.name, source.config)
     if source.local is None:
         size, digest = _listing(source, source.config.path, session())
         return {"path": source.config.path, "bytes": size, "listing_sha256": digest}
-    if source.local.is_dir():
-        files = _files_of(source.local, source.config)
-        digest = hashlib.sha256("".join(f"{file.relative_to(source.local)} {_sha256(file)}\n" for file in files).encode()).hexdigest()
-    else:
-        files, digest = [source.local], _sha256(source.local)
-    return {"path": source.config.path, "bytes": sum(file.stat().st_size for file in files), "sha256": digest}
+    with reading():
+        if source.local.is_dir():
+            files = _files_of(source.local, source.config)
+            lines = (f"{file.relative_to(source.local)} {_sha256(file)}\n" for file in files)
+            digest = hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()  # a name need not be UTF-8
+        else:
+            files, digest = [source.local], _sha256(source.local)
+        return {"path": source.config.path, "bytes": sum(file.stat().st_size for file in files), "sha256": digest}
 
 
 @dataclass(frozen=True)
@@ -239,7 +247,7 @@ def open_raw(spark: SparkSession, source: Source, *, cache: Path, only: Sequence
         return open_table(spark, source.name, config), files
     reader, path = spark.read, config.path
     if source.local is not None:
-        local = _unpacked(source.local, cache) if source.local.suffix == ".zip" else source.local
+        local = unpacked(source.local, cache) if source.local.suffix == ".zip" else source.local
         files = tuple(data_files(local)) if local.is_dir() else (local,)
         for file in files:
             require_readable(source.name, file)
@@ -283,11 +291,9 @@ def _in_package(name: str, path: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / inside
 
 
-def data_files(folder: Path) -> Iterator[Path]:
-    """The files that Spark reads in a folder: it skips files and folders whose names begin with ``_`` or ``.``."""
-    for file in sorted(folder.rglob("*")):
-        if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(folder).parts):
-            yield file
+def data_files(folder: Path) -> list[Path]:
+    """The files that Spark reads in a folder, by name."""
+    return sorted(file for file in files_below(folder, skipped=skipped_by_spark) if file.is_file())
 
 
 def listed(spark: SparkSession, source: Source, config: SourceConfig) -> list[tuple[str, int, int]]:
@@ -323,8 +329,20 @@ def _listed_by_spark(source: Source, path: str, spark: SparkSession) -> list[tup
     return sorted(tuple(file) for file in files)
 
 
+def unpacked(archive: Path, cache: Path) -> Path:
+    """The one file inside a zip, unpacked into ``cache`` unless it exists there and is complete.
+
+    Raises:
+        SourceError: it holds another number of files, or it is damaged or encrypted.
+    """
+    try:
+        return _unpacked(archive, cache)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # RuntimeError: encrypted, or an unknown compression
+        raise SourceError(f"{archive} cannot be unpacked: {str(error) or 'it ends too soon'}; get the file again, or unpack it and name "
+                          "the file to read.") from None
+
+
 def _unpacked(archive: Path, cache: Path) -> Path:
-    """The one file inside a zip, unpacked into ``cache`` unless it exists there and is complete."""
     with zipfile.ZipFile(archive) as opened:
         members = [member for member in opened.infolist() if not member.is_dir()]
         if len(members) != 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +333,15 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"name: \xff\xfe")
     with pytest.raises(ConfigError, match="cannot be read as text"):
         load_config(str(path))
+
+
+@pytest.mark.parametrize("test_from", ["2013-11-01T00:00:00Z", "2013-11-01"])
+def test_moments_of_a_split_with_and_without_a_time_zone_are_compared_as_utc(minimal: str, test_from: str) -> None:
+    split = load_config(minimal, [f"prepare.split={{column: day, validation_from: 2013-10-01, test_from: {test_from}}}"]).prepare.split
+    assert isinstance(split, TimeSplit)
+    assert split.borders == (datetime(2013, 10, 1, tzinfo=UTC), datetime(2013, 11, 1, tzinfo=UTC))
+    with pytest.raises(ConfigError, match=r"is not before test_from=.*; swap them"):
+        load_config(minimal, [f"prepare.split={{column: day, validation_from: 2013-11-01, test_from: {test_from}}}"])
 
 
 def test_a_name_that_is_neither_file_nor_shipped_offers_the_nearest_shipped() -> None:

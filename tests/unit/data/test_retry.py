@@ -55,6 +55,15 @@ class Question:
         return answer
 
 
+def test_a_refusal_is_not_asked_about_again() -> None:
+    refused = StorageError("refused")
+    refused.__cause__ = PermissionError()
+    question = Question(refused, "here")
+    with pytest.raises(StorageError, match="refused"):
+        retry(question)
+    assert question.asked == 1
+
+
 def test_a_question_is_asked_until_storage_answers_or_stays_away() -> None:
     question = Question(busy(), busy(), "here")
     assert (retry(question), question.asked) == ("here", 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.datasets import write_dataset
-from sparkring.errors import CommitConflict, ConfigError, DatasetError, DatasetVersionNotFound
+from sparkring.errors import CommitConflict, ConfigError, DatasetError, DatasetVersionNotFound, StorageError
 from sparkring.pipelines.data.dataset.manifest import parse_manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.stores import local as local_store
@@ -144,6 +145,22 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot make the folder"):
         open_store(str(tmp_path / "file/inside")).put("a.json", b"")
     assert numbered(open_store(str(tmp_path / "file")), "versions") == []
+
+
+@pytest.mark.parametrize("look", [
+    pytest.param(lambda store: store.read("versions/1.json"), id="read"),
+    pytest.param(lambda store: store.size("versions/1.json"), id="size"),
+    pytest.param(lambda store: store.names("versions"), id="names")])
+def test_a_file_that_may_not_be_read_is_named(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[LocalStore], object]) -> None:
+    def refuse(path: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(StorageError, match=r"versions.* cannot be read: Permission denied; get the right"):
+        look(LocalStore(tmp_path))
 
 
 def test_an_unknown_scheme_is_refused_by_name() -> None:

@@ -28,6 +28,13 @@ def test_other_texts_are_no_ages(age: str) -> None:
         TimeSplit(column="day", validation="1d", test=age)
 
 
+@pytest.mark.parametrize("age", ["200000w", "9" * 30 + "h", "9" * 5000 + "d"])
+def test_an_age_of_more_than_a_thousand_years_is_refused(age: str) -> None:
+    with pytest.raises(ValueError, match="is more than 1000 years; give a shorter age"):
+        TimeSplit(column="day", validation="1d", test=age)
+    assert length_of("365000d") == timedelta(days=365_000)
+
+
 @given(st.lists(moments, min_size=1, max_size=6))
 def test_borders_never_move_back_and_test_reaches_to_the_newest_row_of_all(newest: list[datetime]) -> None:
     found: RollingSplit | None = None
