@@ -80,7 +80,8 @@ def cross_validate(config: ConfigLike, *, spark: SparkSession | None = None, pro
     session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
     ring, num_ranks = config.train.ring, config.train.num_ranks
     at_once = rings_at_once(session, num_ranks=num_ranks, asked=config.cross_validate.at_once, key="cross_validate.at_once", what="folds",
-                            resources=rank_resources(session, ring), gpus=gpus_to_deal(session, ring, num_ranks=num_ranks))
+                            launcher=ring.launcher, resources=rank_resources(session, ring),
+                            gpus=gpus_to_deal(session, ring, num_ranks=num_ranks))
     at_once = min(len(trainings), at_once)
     with progress.stage("cross-validate", total=len(trainings)) as bar:
         trained = _train_all(trainings, session, stop or StopRequest(), at_once=at_once, bar=bar, progress=progress)

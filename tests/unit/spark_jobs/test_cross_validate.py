@@ -119,6 +119,10 @@ def test_no_two_folds_that_train_at_once_share_a_gpu(monkeypatch: pytest.MonkeyP
     assert _cross_validated(monkeypatch, tmp_path / "executor", device="cuda", master="spark://here:7077").at_once == 1
 
 
+def test_upstream_s_launcher_trains_one_fold_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert _cross_validated(monkeypatch, tmp_path, launcher="horovod.spark").at_once == 1
+
+
 def test_a_metric_that_is_no_number_is_null_in_the_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = _cross_validated(monkeypatch, tmp_path, metric=math.nan)
 
