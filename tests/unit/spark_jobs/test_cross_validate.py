@@ -202,6 +202,27 @@ def test_a_bug_ends_all_folds_and_is_raised(monkeypatch: pytest.MonkeyPatch, tmp
     assert stop.reason == "fold 1 ended the cross-validation"
 
 
+def test_an_interrupt_ends_all_folds_and_is_raised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done: list[int] = []
+
+    class Interrupted:
+        def update(self, *_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt  # as Ctrl-C in a script: in the main thread, while others train
+
+    def train(config: Config, *, stop: StopRequest, **_: Any) -> TrainResult:
+        if config.fold:
+            stop.wait(2)
+        stop.require_none()
+        done.append(config.fold or 0)
+        return _trained(str(config.fold))
+
+    monkeypatch.setattr(seams.CROSS_VALIDATE_TRAIN, train)
+    trainings = {fold: _config(tmp_path).changed(fold=fold) for fold in range(3)}
+    with pytest.raises(KeyboardInterrupt):
+        _train_all(trainings, None, StopRequest(), at_once=1, bar=Interrupted(), progress=SILENT)  # type: ignore[arg-type]
+    assert done == [0]
+
+
 def test_a_fold_that_was_asked_to_stop_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert _train_two_of_three(monkeypatch, tmp_path, Stopped("stopped as asked; the same call resumes."), StopRequest()) == [0, 2]
 
