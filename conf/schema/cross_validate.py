@@ -9,4 +9,5 @@ class CrossValidateConfig(Section):
     """A cross-validation: one run for each fold of a dataset version, whose rows it validates on."""
 
     at_once: Positive | None = None
-    """Folds that train at once, each on ``train.num_ranks`` slots; null: as many as there are slots for."""
+    """Folds that train at once, each on ``train.num_ranks`` slots; null: as many as there are slots for.
+    ``launcher: horovod.spark`` runs one at a time."""

@@ -68,7 +68,8 @@ class SearchConfig(Section):
     trials: Positive = 20
     """Trainings, those of earlier calls included."""
     at_once: Positive | None = None
-    """Trials that train at once, each on ``train.num_ranks`` slots; null: as many as there are slots for."""
+    """Trials that train at once, each on ``train.num_ranks`` slots; null: as many as there are slots for.
+    ``launcher: horovod.spark`` runs one at a time."""
     metric: HeldOutMetric = "loss"
     """Held-out metric of the best epoch that is to be as good as possible."""
     sampler: Literal["tpe", "random"] = "tpe"

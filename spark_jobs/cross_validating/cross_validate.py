@@ -80,7 +80,8 @@ def cross_validate(config: ConfigLike, *, spark: SparkSession | None = None, pro
     session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
     ring, num_ranks = config.train.ring, config.train.num_ranks
     at_once = rings_at_once(session, num_ranks=num_ranks, asked=config.cross_validate.at_once, key="cross_validate.at_once", what="folds",
-                            resources=rank_resources(session, ring), gpus=gpus_to_deal(session, ring, num_ranks=num_ranks))
+                            launcher=ring.launcher, resources=rank_resources(session, ring),
+                            gpus=gpus_to_deal(session, ring, num_ranks=num_ranks))
     at_once = min(len(trainings), at_once)
     with progress.stage("cross-validate", total=len(trainings)) as bar:
         trained = _train_all(trainings, session, stop or StopRequest(), at_once=at_once, bar=bar, progress=progress)
@@ -121,18 +122,22 @@ def _train_all(trainings: Mapping[int, Config], spark: SparkSession, stop: StopR
     done: dict[int, TrainResult] = {}
     failed: list[BaseException] = []
     with ThreadPoolExecutor(at_once, thread_name_prefix="sparkring-fold") as pool:
-        under_way = {pool.submit(train, each, spark=spark, stop=stop): fold for fold, each in trainings.items()}
-        for future in as_completed(under_way):
-            fold, error = under_way[future], future.exception()
-            if error is None:
-                done[fold] = future.result()
-            else:
-                failed.append(error)
-            if not isinstance(error, Stopped | None):
-                progress.note(f"cross-validate: fold {fold} failed: {error}")
-            if not isinstance(error, SparkringError | None):  # a bug, or Spark has gone: the others need not train on
-                stop.ask(f"fold {fold} ended the cross-validation")
-            bar.update(len(done))
+        try:
+            under_way = {pool.submit(train, each, spark=spark, stop=stop): fold for fold, each in trainings.items()}
+            for future in as_completed(under_way):
+                fold, error = under_way[future], future.exception()
+                if error is None:
+                    done[fold] = future.result()
+                else:
+                    failed.append(error)
+                if not isinstance(error, Stopped | None):
+                    progress.note(f"cross-validate: fold {fold} failed: {error}")
+                if not isinstance(error, SparkringError | None):  # a bug, or Spark has gone: the others need not train on
+                    stop.ask(f"fold {fold} ended the cross-validation")
+                bar.update(len(done))
+        except BaseException:  # the pool waits for the folds under way, which need not train to their ends
+            stop.ask("an error ended the cross-validation")
+            raise
     if failed:
         raise min(failed, key=lambda error: isinstance(error, Stopped))  # Stopped only if nothing else happened
     return done

@@ -96,7 +96,8 @@ def search(config: ConfigLike, *, spark: SparkSession | None = None, progress: P
         session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=spark)
         ring, num_ranks = config.train.ring, config.train.num_ranks
         at_once = rings_at_once(session, num_ranks=num_ranks, asked=config.search.at_once, key="search.at_once", what="trials",
-                                resources=rank_resources(session, ring), gpus=gpus_to_deal(session, ring, num_ranks=num_ranks))
+                                launcher=ring.launcher, resources=rank_resources(session, ring),
+                                gpus=gpus_to_deal(session, ring, num_ranks=num_ranks))
         with progress.stage("search", total=config.search.trials) as bar:
             searching = _Searching(config, trials, bar)
             searching.run(TrialRun(config, manifest, session, searching.prunes, stop), at_once=at_once)

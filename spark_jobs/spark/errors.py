@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
+from logging import Logger
+from threading import Lock
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
@@ -28,16 +31,36 @@ CLIENTS = {"s3": "org.apache.hadoop:hadoop-aws", "s3a": "org.apache.hadoop:hadoo
 
 @contextmanager
 def failed_queries_unlogged() -> Iterator[None]:
-    """Keep PySpark from logging thousands of characters about errors of the block, which say the same in a sentence."""
-    loggers = query_loggers()
-    before = [logger.disabled for logger in loggers]
-    for logger in loggers:
-        logger.disabled = True
+    """Keep PySpark from logging thousands of characters about errors of the block, which say the same in a sentence.
+
+    Blocks of several threads may overlap: the first one disables the loggers, the last one restores them.
+    """
+    with _UNLOGGED.lock:
+        if not _UNLOGGED.blocks:
+            _UNLOGGED.before = [(logger, logger.disabled) for logger in query_loggers()]
+            for logger, _ in _UNLOGGED.before:
+                logger.disabled = True
+        _UNLOGGED.blocks += 1
     try:
         yield
     finally:
-        for logger, disabled in zip(loggers, before, strict=True):
-            logger.disabled = disabled
+        with _UNLOGGED.lock:
+            _UNLOGGED.blocks -= 1
+            if not _UNLOGGED.blocks:
+                for logger, disabled in _UNLOGGED.before:
+                    logger.disabled = disabled
+
+
+@dataclass
+class _Unlogged:
+    """How many blocks have disabled PySpark's loggers, and whether each was disabled before."""
+
+    lock: Lock = field(default_factory=Lock)
+    blocks: int = 0
+    before: list[tuple[Logger, bool]] = field(default_factory=list)
+
+
+_UNLOGGED = _Unlogged()
 
 
 def lacks_client(error: Exception) -> bool:

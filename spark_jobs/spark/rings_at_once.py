@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from sparkring.errors import EnvironmentProblem, NotEnoughSlots
+from sparkring.errors import ConfigError, EnvironmentProblem, NotEnoughSlots
 from sparkring.spark_jobs.spark.slots import has_dynamic_allocation, master_of, slots_of
 
 if TYPE_CHECKING:
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from sparkring.spark_jobs.spark.task_resources import TaskResources
 
 
-def rings_at_once(spark: SparkSession, *, num_ranks: int, asked: int | None, key: str, what: str, resources: TaskResources | None = None,
-                  gpus: Collection[str] | None = None) -> int:
+def rings_at_once(spark: SparkSession, *, num_ranks: int, asked: int | None, key: str, what: str, launcher: str,
+                  resources: TaskResources | None = None, gpus: Collection[str] | None = None) -> int:
     """As many rings as are asked for, else as many as there are slots and GPUs for.
 
     Args:
@@ -24,13 +24,20 @@ def rings_at_once(spark: SparkSession, *, num_ranks: int, asked: int | None, key
         asked: The config's number of rings.
         key: The config's key for it.
         what: What the rings are, e.g. ``trials``.
+        launcher: ``train.ring.launcher``; ``horovod.spark`` runs one ring at a time.
         resources: Those of each rank's task, if its stage has a profile; None: the session's own.
         gpus: Those that the launcher deals out to all rings, one for each rank. None where it does not; fewer than ranks, or none, where
             ranks may use CPUs instead.
     Raises:
+        ConfigError: several are asked for of a launcher that runs one at a time.
         NotEnoughSlots: fewer fit than are asked for, or none does.
         EnvironmentProblem: Spark does not say how many slots it has, and no number is asked for.
     """
+    if launcher == "horovod.spark":
+        if (asked or 1) > 1:
+            raise ConfigError(f"{key}={asked}, but launcher horovod.spark runs one ring at a time; set {key} to 1, or "
+                              "train.ring.launcher to barrier.")
+        asked = 1
     slots = None if has_dynamic_allocation(spark) else slots_of(spark, resources)
     if slots is None and asked is None:
         raise EnvironmentProblem(f"{master_of(spark)} does not say how many slots it has; set {key}.")

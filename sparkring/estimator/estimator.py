@@ -91,10 +91,12 @@ class TorchEstimator(Estimator[TorchModel], TrainParams, DefaultParamsWritable, 
         return Asked(self.getLabelCol(), features, self.getWeightCol() if self.isDefined(self.weightCol) else None, self._classes)
 
     def _config_of(self, found: Found, *, view: str, folder: str, num_ranks: int) -> Config:
+        source = f"rows_{uuid.uuid4().hex[:8]}"  # prepare makes a view of this name, and fits may run at once in one session
         inferred: dict[str, Any] = {
             "name": self.uid, "workspace": folder,
-            "prepare": {"sources": {"rows": {"format": "table", "table": view}}, "query": "SELECT * FROM rows", "label": LABEL,
-                        "task": found.choices.task, "features": found.features,
+            "prepare": {"sources": {source: {"format": "table", "table": view}},
+                        "query": f"SELECT * FROM {source}",  # noqa: S608 - a name of our own
+                        "label": LABEL, "task": found.choices.task, "features": found.features,
                         "split": {"by": "random", "validation_share": VALIDATION_SHARE, "test_share": TEST_SHARE}},
             "model": self._network_of(found),
             "train": {"num_ranks": num_ranks, "epochs": self.getEpochs(), "seed": self.getSeed(),

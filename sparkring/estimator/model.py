@@ -20,6 +20,7 @@ from sparkring.estimator.columns import InputColumn, feature_columns, require_co
 from sparkring.estimator.files import TorchModelReader, TorchModelWriter
 from sparkring.estimator.look import told
 from sparkring.estimator.params import ColumnParams
+from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.inference.choose import Choices
 from sparkring.spark_jobs.scoring.columns import PREDICTION, PROBABILITIES, PROBABILITY
 from sparkring.spark_jobs.scoring.predict import Model, predict_with
@@ -71,8 +72,11 @@ class TorchModel(MLModel, ColumnParams, MLWritable, MLReadable["TorchModel"]):
                 raise SourceError(f"{what} has a column {name} already, and the model adds one of that name; drop it, or set another name "
                                   "for the model's, e.g. with setPredictionCol.")
         kept = [f"__sparkring_{place}" for place in range(len(dataset.columns))]
-        renamed = dataset.select(*(dataset[name].alias(new) for name, new in zip(_quoted(dataset.columns), kept, strict=True)),
-                                 *feature_columns(dataset.schema, columns))
+        features = {column.source for column in columns}
+        # By place: names of other columns may be alike.
+        placed = dataset.toDF(*(name if name in features else new for name, new in zip(dataset.columns, kept, strict=True)))
+        renamed = placed.select(*(named(name).alias(new) for name, new in zip(placed.columns, kept, strict=True)),
+                                *feature_columns(placed.schema, columns))
         predicted = predict_with(renamed, self.trained, batch_rows=BATCH_ROWS)
         return predicted.select(*(sf.col(new).alias(name) for name, new in zip(dataset.columns, kept, strict=True)),
                                 *(value.alias(name) for name, value in added.items()))
@@ -95,10 +99,6 @@ class TorchModel(MLModel, ColumnParams, MLWritable, MLReadable["TorchModel"]):
         if self.trained.card.task == "multiclass" and preprocessing.class_type == "string":
             return (sf.array_position(sf.array(*map(sf.lit, preprocessing.classes)), sf.col(PREDICTION)) - 1).cast("double")
         return sf.col(PREDICTION).cast("double")
-
-
-def _quoted(names: list[str]) -> Iterator[str]:
-    return ("`" + name.replace("`", "``") + "`" for name in names)
 
 
 def _of_two() -> Column:

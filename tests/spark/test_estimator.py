@@ -84,6 +84,14 @@ def test_predictions_compose_with_spark_ml_s_evaluators_and_keep_all_columns(fli
     labelled.unpersist()
 
 
+def test_columns_of_one_name_that_are_no_features_are_carried_along(flights: DataFrame, fitted: PipelineModel) -> None:
+    twice = flights.select(sf.lit(1).alias("id"), "*", sf.lit(2).alias("id"))
+    scored = fitted.transform(twice)
+    assert scored.columns == [*twice.columns, "rawPrediction", "probability", "prediction"]
+    assert [(row[0], row[-4]) for row in scored.limit(2).collect()] == [(1, 2)] * 2
+    assert scored.toDF(*map(str, range(len(scored.columns)))).drop("0", "7").exceptAll(fitted.transform(flights)).isEmpty()
+
+
 def test_a_saved_pipeline_predicts_the_same_and_a_touched_file_is_refused(
         flights: DataFrame, fitted: PipelineModel, tmp_path: Path) -> None:
     fitted.save(str(tmp_path / "saved"))

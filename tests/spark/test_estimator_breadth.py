@@ -45,7 +45,8 @@ def _classifier(**params: Any) -> sparkring.TorchClassifier:
     return sparkring.TorchClassifier(**defaults | params)
 
 
-def test_a_cross_validation_trains_two_rings_at_once_and_leaves_the_rows_cached(points: DataFrame, tmp_path: Path) -> None:
+def test_a_cross_validation_trains_two_rings_at_once_and_leaves_rows_and_views_as_they_were(points: DataFrame, tmp_path: Path) -> None:
+    points.sparkSession.range(3).createOrReplaceTempView("rows")
     classifier = _classifier()
     grid = ParamGridBuilder().addGrid(classifier.learningRate, [1e-7, 0.03]).build()
     search = CrossValidator(estimator=classifier, estimatorParamMaps=grid, evaluator=BinaryClassificationEvaluator(), numFolds=2,
@@ -55,7 +56,9 @@ def test_a_cross_validation_trains_two_rings_at_once_and_leaves_the_rows_cached(
     assert isinstance(found.bestModel, sparkring.TorchModel)
     assert found.transform(points).count() == 400
     assert points.storageLevel.useMemory
-    assert not [table for table in points.sparkSession.catalog.listTables() if table.name.startswith("sparkring_")]
+    assert [table.name for table in points.sparkSession.catalog.listTables()] == ["rows"]
+    assert points.sparkSession.table("rows").columns == ["id"]
+    points.sparkSession.catalog.dropTempView("rows")
 
 
 def test_rings_that_do_not_fit_the_slots_together_are_refused(points: DataFrame) -> None:
@@ -158,3 +161,4 @@ def test_over_spark_connect_a_model_is_fitted_saved_and_loaded(tmp_path: Path) -
     assert found["columns"] == ["x", "v", "label", "rawPrediction", "probability", "prediction"]
     assert found["right"] > 0.8
     assert found["loaded"] == found["fitted"]
+    assert found["twice"] == [1, 2]

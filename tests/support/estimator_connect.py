@@ -31,8 +31,10 @@ def main(folder: Path) -> None:
     model.save(str(folder / "model"))
     loaded = sparkring.TorchModel.load(str(folder / "model")).transform(frame)
     right = scored.agg(sf.avg((sf.col("prediction") == sf.col("label")).cast("int"))).collect()[0][0]
+    twice = model.transform(frame.select("*", sf.lit(1).alias("id"), sf.lit(2).alias("id"))).collect()[0]
     answers = [[list(row.probability) for row in each.select("x", "probability").sort("x").collect()] for each in (scored, loaded)]
-    found = {"session": type(spark).__module__, "columns": scored.columns, "right": right, "fitted": answers[0], "loaded": answers[1]}
+    found = {"session": type(spark).__module__, "columns": scored.columns, "right": right, "fitted": answers[0], "loaded": answers[1],
+             "twice": [twice[3], twice[4]]}
     sys.stdout.write(json.dumps(found) + "\n")
     spark.stop()
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyspark.sql.types import LongType
 
 import sparkring
+from sparkring.estimator.look import Found
 from sparkring.estimator.params import TrainParams
+from sparkring.spark_jobs.inference.choose import Choices
+from sparkring.spark_jobs.inference.facts import ColumnFacts
 
 
 def test_every_parameter_has_a_getter_a_setter_and_a_line_in_explain_params() -> None:
@@ -46,3 +50,12 @@ def test_a_word_that_is_no_parameter_is_refused() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'label'"):
         sparkring.TorchClassifier(label="late")  # type: ignore[call-arg]
     assert issubclass(sparkring.TorchClassifier, TrainParams)
+
+
+def test_each_fit_s_source_has_a_name_of_its_own_since_fits_of_one_session_run_at_once() -> None:
+    found = Found(Choices("late", "binary", "0 or 1", ()), (), {"numeric": ["km"]}, ColumnFacts("late", LongType(), 10, 0, 2), None)
+    estimator = sparkring.TorchClassifier()
+    prepares = [estimator._config_of(found, view="v", folder="/w", num_ranks=1).prepare for _ in range(2)]
+    (first,), (second,) = (prepare.sources for prepare in prepares)
+    assert first != second
+    assert [prepare.query for prepare in prepares] == [f"SELECT * FROM {first}", f"SELECT * FROM {second}"]

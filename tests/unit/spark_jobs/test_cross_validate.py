@@ -119,6 +119,10 @@ def test_no_two_folds_that_train_at_once_share_a_gpu(monkeypatch: pytest.MonkeyP
     assert _cross_validated(monkeypatch, tmp_path / "executor", device="cuda", master="spark://here:7077").at_once == 1
 
 
+def test_upstream_s_launcher_trains_one_fold_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert _cross_validated(monkeypatch, tmp_path, launcher="horovod.spark").at_once == 1
+
+
 def test_a_metric_that_is_no_number_is_null_in_the_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = _cross_validated(monkeypatch, tmp_path, metric=math.nan)
 
@@ -196,6 +200,27 @@ def test_a_bug_ends_all_folds_and_is_raised(monkeypatch: pytest.MonkeyPatch, tmp
     stop = StopRequest()
     assert 0 in _train_two_of_three(monkeypatch, tmp_path, ZeroDivisionError(), stop)
     assert stop.reason == "fold 1 ended the cross-validation"
+
+
+def test_an_interrupt_ends_all_folds_and_is_raised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done: list[int] = []
+
+    class Interrupted:
+        def update(self, *_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt  # as Ctrl-C in a script: in the main thread, while others train
+
+    def train(config: Config, *, stop: StopRequest, **_: Any) -> TrainResult:
+        if config.fold:
+            stop.wait(2)
+        stop.require_none()
+        done.append(config.fold or 0)
+        return _trained(str(config.fold))
+
+    monkeypatch.setattr(seams.CROSS_VALIDATE_TRAIN, train)
+    trainings = {fold: _config(tmp_path).changed(fold=fold) for fold in range(3)}
+    with pytest.raises(KeyboardInterrupt):
+        _train_all(trainings, None, StopRequest(), at_once=1, bar=Interrupted(), progress=SILENT)  # type: ignore[arg-type]
+    assert done == [0]
 
 
 def test_a_fold_that_was_asked_to_stop_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparkring.conf.schema import RingConfig
-from sparkring.errors import EnvironmentProblem, NotEnoughSlots
+from sparkring.errors import ConfigError, EnvironmentProblem, NotEnoughSlots
 from sparkring.spark_jobs.launch.under_way import RINGS
 from sparkring.spark_jobs.ring import run_ring
 from sparkring.spark_jobs.spark.rings_at_once import rings_at_once
@@ -20,10 +20,10 @@ CLUSTER = session(spark__master="spark://here:7077")
 FOUR = ("0", "1", "2", "3")
 
 
-def fit(slots: int | None, *, num_ranks: int = 1, asked: int | None = None, **limits: Any) -> int:
+def fit(slots: int | None, *, num_ranks: int = 1, asked: int | None = None, launcher: str = "barrier", **limits: Any) -> int:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(seams.RINGS_AT_ONCE_SLOTS_OF, lambda _, resources: 2 if resources and slots else slots)
-        return rings_at_once(LOCAL, num_ranks=num_ranks, asked=asked, key="search.at_once", what="trials", **limits)
+        return rings_at_once(LOCAL, num_ranks=num_ranks, asked=asked, key="search.at_once", what="trials", launcher=launcher, **limits)
 
 
 @pytest.mark.parametrize(("num_ranks", "gpus", "rings"), [
@@ -51,6 +51,14 @@ def test_unknown_slots_need_a_number() -> None:
     assert fit(None, asked=3) == 3
     with pytest.raises(EnvironmentProblem, match=r"does not say how many slots it has; set search\.at_once"):
         fit(None, gpus=FOUR)
+
+
+def test_upstream_s_launcher_runs_one_ring_at_a_time() -> None:
+    assert (fit(8, launcher="horovod.spark"), fit(None, launcher="horovod.spark"), fit(8, launcher="horovod.spark", asked=1)) == (1, 1, 1)
+    with pytest.raises(ConfigError, match=r"^search\.at_once=2, but launcher horovod\.spark runs one ring at a time; set .* to 1"):
+        fit(8, launcher="horovod.spark", asked=2)
+    with pytest.raises(NotEnoughSlots, match=r"set train\.num_ranks to at most 2"):
+        fit(2, launcher="horovod.spark", num_ranks=3)
 
 
 def test_a_ring_beside_another_one_leaves_no_host_out_for_which_it_would_need_all_slots(monkeypatch: pytest.MonkeyPatch) -> None:
