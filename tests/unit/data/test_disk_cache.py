@@ -129,7 +129,7 @@ def test_while_a_copy_cannot_be_written_the_file_is_read_where_it_lies(tmp_path:
 def test_a_file_that_the_disk_has_no_room_for_is_not_fetched_for_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = _files(tmp_path / "store", 1, size=1000)
     cache = _cache(store, tmp_path / "cache", limit_mb=1)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=999))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=999))
     assert cache.open_input("file-0").read() == bytes(1000)
     assert (store.opened, _copies(tmp_path / "cache")) == (["file-0"], [])
 
