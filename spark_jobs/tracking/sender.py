@@ -58,6 +58,8 @@ class Sender:
         self._sent = read_sent(self._store, uri=address(tracking), experiment=tracking.experiment or config.name)
         self._readings = Readings(steps=self._sent.steps, epochs=self._sent.epochs)
         self._records: Iterator[Record] = iter(())
+        self._gathered: list[Reading] = []
+        """Of the next batch. They outlive an error of the look for more records, since ``_readings`` gives each only once."""
         self._batch: Batch | None = None
         """Read, and not yet taken by MLflow."""
         self._server: MlflowServer | None = None
@@ -136,12 +138,11 @@ class Sender:
     def _next_batch(self) -> Batch | None:
         """The batch that MLflow has not taken yet, else the next one; None if there is nothing new."""
         if self._batch is None:
-            gathered: list[Reading] = []
-            while len(gathered) <= MOST_METRICS - ROOM_OF_A_RECORD and (record := self._next_record()) is not None:
-                gathered += self._readings.of(record)
+            while len(self._gathered) <= MOST_METRICS - ROOM_OF_A_RECORD and (record := self._next_record()) is not None:
+                self._gathered += self._readings.of(record)
             start = self._readings.start
-            if gathered or (start is not None and start["generation"] > self._sent.generation):
-                self._batch = Batch(gathered, self._readings.steps, self._readings.epochs)
+            if self._gathered or (start is not None and start["generation"] > self._sent.generation):
+                self._batch, self._gathered = Batch(self._gathered, self._readings.steps, self._readings.epochs), []
         return self._batch
 
     def _next_record(self) -> Record | None:

@@ -63,4 +63,4 @@ def write_sent(store: Store, sent: Sent) -> None:
 
 def without_login(uri: str) -> str:
     """An address without user and password."""
-    return re.sub(r"//[^/@]*@", "//", uri)
+    return re.sub(r"//[^/]*@", "//", uri)  # to the last @: a password may hold others

@@ -47,6 +47,14 @@ from sparkring.spark_jobs.launch.rank.forked import RankServer
 print(RankServer(dict(os.environ)).pid, flush=True)
 time.sleep(600)
 """
+START_A_RANK = """
+import time
+from tests.parallel.test_rank_server import Launched, kept_server, ring_probes
+rank = Launched(ring_probes.end_as_told, "never")
+rank.at_work()
+print(kept_server().pid, rank.token, flush=True)
+time.sleep(600)
+"""
 
 
 class Launched:
@@ -212,6 +220,28 @@ def test_a_server_that_is_killed_takes_its_rank_along_and_the_next_launch_has_an
     assert Launched(ring_probes.look).result()["parent"] == kept_server().pid != server.pid
 
 
+def test_sigterm_to_all_processes_is_the_rank_s_to_act_on_and_the_server_stays() -> None:
+    server = kept_server()
+    rank = Launched(ring_probes.end_as_told, "never")
+    rank.at_work()
+    server.terminate()
+    rank.process.ask_to_stop()
+    assert (rank.exit_code(), rank.process.tail) == (-signal.SIGTERM, "my last words")
+    assert Launched(ring_probes.look).result()["parent"] == server.pid
+
+
+def test_a_server_that_was_sent_sigterm_still_ends_with_its_task_and_its_rank_too() -> None:
+    task = subprocess.Popen([sys.executable, "-c", START_A_RANK], env=plain(), stdout=subprocess.PIPE, text=True)
+    with task:
+        assert task.stdout is not None
+        pid, token = task.stdout.readline().split()
+        server = psutil.Process(int(pid))
+        server.terminate()
+        task.kill()
+    wait_until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, "the server to end")
+    assert_no_process_left(token)
+
+
 def test_a_server_whose_imports_hang_ends_with_its_task(tmp_path: Path) -> None:
     path, tried = on_import("torch", "time.sleep(600)", tmp_path)
     task = subprocess.Popen([sys.executable, "-c", START_A_SERVER], env=plain(PYTHONPATH=path), stdout=subprocess.PIPE, text=True)
@@ -219,6 +249,7 @@ def test_a_server_whose_imports_hang_ends_with_its_task(tmp_path: Path) -> None:
         assert task.stdout is not None
         server = psutil.Process(int(task.stdout.readline()))
         wait_until(tried.exists, "the server to import")
+        server.terminate()
         assert server.is_running()
         task.kill()
     wait_until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, "the server to end")

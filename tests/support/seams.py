@@ -140,7 +140,9 @@ SESSION_SPARK_SESSION = "sparkring.spark_jobs.spark.session.spark_session"
 SLOTS_SLOTS_OF = "sparkring.spark_jobs.spark.slots.slots_of"
 START_GRACE_S = "sparkring.spark_jobs.spark.start.GRACE_S"
 WATCHED_JOB_LAST_TASK_S = "sparkring.spark_jobs.spark.watched_job.LAST_TASK_S"
+TRACKING_EVENT_FILES = "sparkring.spark_jobs.tracking.rank_zero.event_files"
 TRACKING_FIND_SPEC = "sparkring.spark_jobs.tracking.following.find_spec"
+TRACKING_SERVER = "sparkring.spark_jobs.tracking.sender.MlflowServer"
 SPARK_RING_RUN = "sparkring.spark_jobs.train._SparkRing.run"
 
 

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import stat
 import time
 import uuid
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sparkring.errors import ConfigError, DatasetError
+from sparkring.errors import ConfigError, DatasetError, StorageError
 from sparkring.pipelines.data.dataset.manifest import DataFile
 from sparkring.pipelines.data.stores.base import Readable
 
@@ -47,13 +48,17 @@ class DiskCache:
             files: The files to copy, as the manifest names them; others are read from the store.
             limit_mb: Size of all copies in the folder.
         Raises:
-            ConfigError: the folder belongs to another user, is a link, or is writable by others: they could change the training data, or
-                cause files elsewhere to be removed.
+            ConfigError: the folder cannot be made; or it belongs to another user, is a link, or is writable by others: they could change
+                the training data, or cause files elsewhere to be removed.
         """
         self._store, self._folder, self._limit = store, folder, limit_mb * MB
         self._files = {file.path: file for file in files}
         self.url = store.url
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise ConfigError(f"the folder {folder} for copies of the dataset's files cannot be made ({error.strerror}); set "
+                              "train.cache_folder to a folder that exists, or can be made, on each host.") from error
         facts = folder.lstat()
         if facts.st_uid != os.getuid() or not stat.S_ISDIR(facts.st_mode) or facts.st_mode & 0o022:
             raise ConfigError(f"{folder} belongs to another user, is a link, or may be written to by others, so copies in it could be "
@@ -68,26 +73,36 @@ class DiskCache:
         return self._store.size(name)
 
     def open_input(self, name: str) -> pa.NativeFile:
-        """Open the copy of ``name``; it is made if there is none.
+        """Open the copy of ``name``; it is made if there is none. If it cannot be, the store's file is opened.
 
         Raises:
             DatasetError: the store's file is not the one that the manifest names.
+            StorageError: the store does not answer.
         """
-        file = self._files.get(name)
-        if file is None or file.bytes > self._limit:
-            return self._store.open_input(name)
+        file, opened = self._files.get(name), None
+        if file is not None and file.bytes <= self._limit:
+            try:
+                opened = self._open_copy(name, file)
+            except StorageError:
+                raise
+            except OSError:  # the local disk is full or damaged; an error that was the store's comes again below
+                pass
+        return self._store.open_input(name) if opened is None else opened
+
+    def _open_copy(self, name: str, file: DataFile) -> pa.NativeFile | None:
+        """Open the copy, after it is made if there is none; None if the copies that were made are gone again, or have no room."""
         copy = self._folder / hashlib.sha256(f"{self.url}/{name} {file.sha256}".encode()).hexdigest()
         for _ in range(_ATTEMPTS):
             with self._locked(copy.name):
                 found = _opened(copy, file)
-                if found is not None:
+                if found is not None or shutil.disk_usage(self._folder).free < file.bytes:
                     return found
                 self._fetch(file, copy)
                 made = _opened(copy, file)  # before space is freed: an open file stays readable
             if made is not None:
                 self._make_room()
                 return made
-        return self._store.open_input(name)
+        return None
 
     def _fetch(self, file: DataFile, copy: Path) -> None:
         """Make the copy; it gets its name once it is complete and flushed."""

@@ -10,9 +10,10 @@ Started by ``forked.py``, not by hand. Importing torch and Horovod takes seconds
       task 2: the same ----------------------------> fork
       ends, or is killed --------------------------> end the rank, if there is one, with all it started; end
 
-The two communicate over an unnamed pair of sockets, which nobody else can open. The server is the guard of its ranks: it runs only
-our code and waits for only two events, and if it is killed itself, the kernel ends the rank. A process that a rank starts in a session
-of its own (a daemon) is killed with the rank, too: it becomes the server's child when its parent ends.
+The two communicate over an unnamed pair of sockets, which nobody else can open. The server is the guard of its ranks: it runs only our code
+and waits for only two events, and if it is killed itself, the kernel ends the rank. It ignores SIGTERM: what stops a service or a container
+may send it to all processes, and the rank, which then saves, would go with the server. A process that a rank starts in a session of its own
+(a daemon) is killed with the rank, too: it becomes the server's child when its parent ends.
 
 The fork is safe for three reasons. The server has one thread, which it checks before each fork: a lock held by another thread would
 stay locked in the child. It computes nothing, so no OpenMP pool has started. It never touches a GPU. Where ranks have several threads,
@@ -81,6 +82,7 @@ class Request:
 def main() -> None:
     """Serve: ``python -m sparkring.spark_jobs.launch.rank.server CONTROL_FD``; or, in a forked child, run a rank."""
     leaving = QuickExit()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as control:
         control.set_inheritable(False)
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -242,6 +244,7 @@ def _end_group(rank: int) -> None:
 
 def _settle(request: Request) -> None:
     """Make a forked child like a fresh process of this launch."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setsid()
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != request.server:

@@ -29,8 +29,9 @@ Version = Annotated[int | None, typer.Option(help="The version; default the late
 
 
 def _address(given: str, overrides: Sequence[str] | None) -> str:
-    """The dataset of a config; else what was given."""
-    return load_config(given, overrides or []).dataset if given in shipped_configs() or Path(given).is_file() else given
+    """The dataset of a config; else what was given. What can only be a config has to be there."""
+    is_config = bool(overrides) or (given.endswith((".yaml", ".yml")) and not Path(given).is_dir())
+    return load_config(given, overrides or []).dataset if is_config or given in shipped_configs() or Path(given).is_file() else given
 
 
 @datasets.callback()

@@ -198,6 +198,14 @@ def test_datasets_are_listed_shown_and_verified(run: Run, dataset: str, tmp_path
     assert json.loads(run("datasets", "list", dataset, "--json")[1])[0]["files"] == 3
 
 
+@pytest.mark.parametrize("command", ["list", "gc"])
+@pytest.mark.parametrize("given", [("nix.yaml",), ("nix.yml",), ("nix", "--set", "workspace=x")], ids=" ".join)
+def test_a_config_that_is_not_there_is_no_empty_dataset(run: Run, command: str, given: tuple[str, ...]) -> None:
+    code, out, err = run("datasets", command, *given)
+    assert (code, out) == (2, "")
+    assert f"no config named {given[0]}" in err
+
+
 def test_a_damaged_dataset_is_one_line_on_stderr_and_exit_code_2(run: Run, dataset: str, tmp_path: Path) -> None:
     (tmp_path / "dataset/data/d1/train/part-1.parquet").unlink()
     code, out, err = run("datasets", "verify", dataset)

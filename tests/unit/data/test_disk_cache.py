@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from harness.datasets import write_dataset
-from sparkring.errors import ConfigError, DatasetError
+from sparkring.errors import ConfigError, DatasetError, StorageError
 from sparkring.pipelines.data.dataset.manifest import DataFile
 from sparkring.pipelines.data.loading.disk_cache import MB, DiskCache
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
@@ -99,6 +102,49 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(ConfigError, match=r"set train\.cache_folder to a folder of your own"):
         _cache(_files(tmp_path / "store", 1, size=1), tmp_path / "cache", limit_mb=1)
+
+
+def test_a_folder_that_cannot_be_made_is_a_config_error_that_names_the_key(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder, reason in ((tmp_path / "file", "File exists"), (tmp_path / "file/cache", "Not a directory")):
+        with pytest.raises(ConfigError, match=rf"{folder} .* cannot be made \({reason}\); set train\.cache_folder"):
+            DiskCache(LocalStore(tmp_path), folder, files=(), limit_mb=1)
+
+
+def test_while_a_copy_cannot_be_written_the_file_is_read_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = _files(tmp_path / "store", 1, size=1000)
+    cache = _cache(store, tmp_path / "cache", limit_mb=1)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert cache.open_input("file-0").read() == bytes(1000)
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
+    assert cache.open_input("file-0").read() == bytes(1000)
+    assert len(_copies(tmp_path / "cache")) == 1
+
+
+def test_a_file_that_the_disk_has_no_room_for_is_not_fetched_for_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = _files(tmp_path / "store", 1, size=1000)
+    cache = _cache(store, tmp_path / "cache", limit_mb=1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=999))
+    assert cache.open_input("file-0").read() == bytes(1000)
+    assert (store.opened, _copies(tmp_path / "cache")) == (["file-0"], [])
+
+
+@pytest.mark.parametrize("error", [StorageError("503"), FileNotFoundError(errno.ENOENT, "gone")], ids=repr)
+def test_an_error_of_the_store_is_the_store_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    store = _files(tmp_path / "store", 1, size=1000)
+    cache = _cache(store, tmp_path / "cache", limit_mb=1)
+
+    def away(_: str) -> pa.NativeFile:
+        raise error
+
+    monkeypatch.setattr(store, "open_input", away)
+    with pytest.raises(type(error), match=str(error.args[-1])):
+        cache.open_input("file-0")
 
 
 def test_a_folder_that_is_a_link_is_refused_and_what_is_no_copy_stays(tmp_path: Path) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from functools import reduce
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness.cell_environments import ROOT, call, changes, java_of
 from harness.cell_tests import ALL
 from harness.cells import OUTERMOST, SHOWN, checkout_cell, platforms
 from sparkring.spark_jobs.diagnosis.cell import PACKAGES, PYTHON
 from sparkring.spark_jobs.diagnosis.packages import release
+from sparkring.version import __version__
 
 
 def test_each_platform_that_the_package_is_for_has_a_cell() -> None:
@@ -73,6 +77,27 @@ def test_a_databricks_config_names_the_command_that_builds_wheels_for_its_runtim
     assert f"SPARKRING_HOROVOD_TORCH='{wanted[1]}' SPARKRING_HOROVOD_CPU='1'" in run
     assert f" --python {wanted[0]} " in run
     assert "--python" not in call("make", "--dry-run", "wheels"), "the default: the checkout's"
+
+
+def test_the_bundle_of_databricks_names_the_wheels_that_its_command_builds() -> None:
+    text = (ROOT / "examples/databricks/databricks.yml").read_text(encoding="ascii")
+    bundle = yaml.safe_load(text)
+    (python,) = re.findall(r"`make wheels PYTHON=([\d.]+) ", text)
+    horovod = tomllib.loads((ROOT / "third_party/horovod/pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    tag = f"cp{python.replace('.', '')}"
+    wheels = [f"sparkring-{__version__}-py3-none-any.whl", f"horovod-{horovod}-{tag}-{tag}-linux_x86_64.whl"]
+    named = {f"${{var.{name}}}": str(variable["default"]) for name, variable in bundle["variables"].items()}
+    for job in bundle["resources"]["jobs"].values():
+        for task in job["tasks"]:
+            paths = [library["whl"] for library in task["libraries"] if "whl" in library]
+            assert [reduce(lambda path, name: path.replace(name, named[name]), named, path) for path in paths] == [
+                f"{named['${var.volume}']}/wheels/{wheel}" for wheel in wheels]
+
+
+def test_the_bundle_of_databricks_says_where_the_table_goes_that_its_jobs_read() -> None:
+    flights = yaml.safe_load((ROOT / "examples/databricks/nightly.yaml").read_text(encoding="ascii"))["prepare"]["sources"]["flights"]
+    comment = (ROOT / "examples/databricks/databricks.yml").read_text(encoding="ascii").partition("bundle:\n")[0]
+    assert f"flights.csv into {'/'.join(flights['path'].split('/')[-2:])}/:" in comment
 
 
 def test_cells_run_every_unit_test_but_those_of_the_checkout_s_files() -> None:

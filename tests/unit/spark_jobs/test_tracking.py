@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from contextlib import ExitStack
@@ -12,11 +13,13 @@ import pytest
 
 from sparkring.conf.loading import parse_config
 from sparkring.conf.schema import TrackingConfig
-from sparkring.errors import ConfigError, DocumentDamaged, EnvironmentProblem, TrackingFailed
+from sparkring.errors import ConfigError, DocumentDamaged, EnvironmentProblem, StorageError, TrackingFailed
 from sparkring.pipelines.data.stores.open import open_store
+from sparkring.pipelines.training.events.writer import EventWriter, event_files
 from sparkring.spark_jobs.tracking.readings import Reading, Readings
+from sparkring.spark_jobs.tracking.sender import Sender
 from sparkring.spark_jobs.tracking.server import SETTINGS, address, reason, settings
-from sparkring.spark_jobs.tracking.state import DOCUMENT, read_sent, write_sent
+from sparkring.spark_jobs.tracking.state import DOCUMENT, Sent, read_sent, without_login, write_sent
 from sparkring.spark_jobs.tracking.track import track
 from tests.support import seams
 from tests.support.configs import MINIMAL
@@ -50,11 +53,46 @@ def test_steps_and_epochs_that_are_repeated_or_were_sent_are_left_out() -> None:
     assert (readings.steps, readings.epochs) == (5, 1)
 
 
+class _Taking:
+    """A server that takes all readings."""
+
+    def __init__(self) -> None:
+        self.taken: list[Reading] = []
+
+    def log(self, run_id: str, readings: list[Reading]) -> None:
+        self.taken += readings
+
+
+def test_steps_that_were_read_before_storage_went_away_are_sent_once_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = "http://mlflow:5000"
+    config, server, looks = parse_config({**MINIMAL, "tracking": {"mlflow_uri": uri}}, origin="test"), _Taking(), itertools.count(1)
+    write_sent(open_store(str(tmp_path)), Sent(uri=uri, experiment=config.name, key="k", mlflow_run_id="r", generation=0))
+    with EventWriter(str(tmp_path), generation=0, rank=0) as events:
+        events.write("start", steps_per_epoch=3)
+        for step in range(3):
+            events.write(**_step(0, step))
+
+    def away_at_the_second_look(url: str) -> list[str]:
+        if next(looks) == 2:
+            raise StorageError("503")
+        return event_files(url)
+
+    monkeypatch.setattr(seams.TRACKING_EVENT_FILES, away_at_the_second_look)
+    monkeypatch.setattr(seams.TRACKING_SERVER, lambda _: server)
+    assert config.tracking is not None
+    sender = Sender(config, config.tracking, run_url=str(tmp_path))
+    with pytest.raises(StorageError):
+        sender.send()
+    sender.send()
+    assert [each.step for each in server.taken if each.key == "train/loss"] == [1, 2, 3]
+
+
 def test_what_was_sent_belongs_to_one_server_and_experiment_and_holds_no_login(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     mine = read_sent(store, uri="http://ann:secret@mlflow:5000", experiment="flights")
     write_sent(store, mine.model_copy(update={"steps": 7}))
     assert "secret" not in (tmp_path / DOCUMENT).read_text()
+    assert without_login("http://me:pa@ss@host:5000/a@b") == "http://host:5000/a@b"
     assert read_sent(store, uri="http://bob:other@mlflow:5000", experiment="flights").steps == 7
     assert read_sent(store, uri="http://elsewhere:5000", experiment="flights").steps == 0
     assert read_sent(store, uri="http://mlflow:5000", experiment="cars").steps == 0
