@@ -77,7 +77,7 @@ def cell(text: object) -> str:
 
 
 def code(name: str) -> str:
-    """A name from the data in Markdown, where it is nothing but a name: ``late`` -> ```late```."""
+    """A name from the data as a code span of Markdown, which shows it as it is and reads no markup in it."""
     return "`" + cell(name).replace("`", "'") + "`"
 
 
