@@ -31,6 +31,19 @@ def files_below(folder: Path, *, skipped: Callable[[str], bool], _above: frozens
             yield from files_below(folder / name, skipped=skipped, _above=_above | {here})
 
 
+def is_there(path: Path) -> bool:
+    """Whether a file or folder is there; unlike ``Path.exists``, which since Python 3.14 says no, raises where the system refuses to look.
+
+    Raises:
+        OSError: no permission for a folder on the way, a name too long, links in a circle.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a name with a null byte
+        return False
+    return True
+
+
 @contextmanager
 def reading() -> Iterator[None]:
     """Turn the operating system's errors of the block, which looks at files of a source, into one line about the file."""

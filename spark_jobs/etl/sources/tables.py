@@ -37,7 +37,7 @@ from sparkring.spark_jobs.etl.sources.csv_lines import across_lines, first_bad_l
 from sparkring.spark_jobs.etl.sources.declared import count_checked, declared_columns, is_csv
 from sparkring.spark_jobs.etl.sources.folders import FORMATS, folder_files, read_folder
 from sparkring.spark_jobs.etl.sources.literal_paths import folder_matched, is_pattern, literal, require_readable, skipped_by_spark
-from sparkring.spark_jobs.etl.sources.local_files import files_below, reading
+from sparkring.spark_jobs.etl.sources.local_files import files_below, is_there, reading
 from sparkring.spark_jobs.etl.sources.stored_tables import address, at_latest, identify_table, lacking, open_table, redacted
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.session import spark_path
@@ -85,7 +85,7 @@ def _located(name: str, config: SourceConfig) -> Path | None:
         local = local_path(config.path).absolute()
     else:
         return None
-    if not local.exists():
+    if not is_there(local):
         siblings = [entry.name for entry in local.parent.iterdir()] if local.parent.is_dir() else []
         remedy = config.if_missing or f"correct prepare.sources.{name}.path."
         raise SourceError(f"source {name}: {local} does not exist{nearest(local.name, siblings)}; {remedy}")
