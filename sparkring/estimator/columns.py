@@ -130,7 +130,9 @@ def require_kinds(schema: StructType, columns: Sequence[InputColumn]) -> None:
 
 def as_feature(source: str, found: DataType) -> Column:
     """A column under its user's name, with vectors as arrays."""
-    return vector_to_array(named(source)) if isinstance(found, VectorUDT) else named(source)
+    if not isinstance(found, VectorUDT):
+        return named(source)
+    return sf.when(named(source).isNotNull(), vector_to_array(named(source)))  # it refuses nulls
 
 
 def as_label(source: str, found: DataType, *, classes: bool) -> Column:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator
+from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 import sparkring
 from sparkring.errors import CheckpointDamaged, ConfigError, DocumentDamaged, SourceError, SparkringError
@@ -124,6 +126,15 @@ def test_rows_to_score_that_changed_are_refused_and_a_new_category_is_not(flight
              "has 2 columns größe and Größe")):
         with pytest.raises(SourceError, match=said):
             fitted.transform(changed)
+
+
+def test_a_null_vector_is_null_in_each_of_its_elements(spark: SparkSession) -> None:
+    found = look(frame := spark.createDataFrame(
+        [(Vectors.dense(number, 1.5), number % 2) for number in range(8)] + [(None, 0)],
+        StructType([StructField("v", VectorUDT()), StructField("label", IntegerType())])), Asked("label", features=("v",)))
+    assert found.columns[0].length == 2
+    rows = [tuple(row) for row in found.rows_of(frame, classes=True).collect()]
+    assert rows == [*((float(number), 1.5, number % 2) for number in range(8)), (None, None, 0)]
 
 
 @pytest.mark.parametrize(("query", "said"), [
