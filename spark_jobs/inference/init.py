@@ -20,6 +20,7 @@ from sparkring.spark_jobs.inference.choose import Choices, choose
 from sparkring.spark_jobs.inference.facts import measure
 from sparkring.spark_jobs.inference.sections import as_yaml, names_in_query
 from sparkring.spark_jobs.inference.source import find_source
+from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.progress import SILENT, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
 
@@ -61,7 +62,11 @@ def init(table: str, *, label: str, output: str | Path | None = None, spark: Spa
             raise SourceError(f"{table} has no column {label}{nearest(label, found.rows.columns)}; it has {', '.join(found.rows.columns)}.")
         bar.update(1, text="measuring its columns")
         names = names_in_query(found.rows.columns)
-        facts = measure(found.rows.toDF(*names.values()), label=names[label])
+        try:
+            facts = measure(found.rows.toDF(*names.values()), label=names[label])
+        except SPARK_ERRORS as error:
+            raise SourceError(f"reading {table} fails: {reason(error)}; correct it: files of one folder have the same columns, and are "
+                              "whole.") from None
         choices = choose(facts)
     source = found.source
     if "path" in source and Path(source["path"]).exists() and target.parent.resolve() != Path.cwd():

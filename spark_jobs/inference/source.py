@@ -7,7 +7,9 @@ missing values is one of the usual ones that makes numbers of texts.
 
 from __future__ import annotations
 
+import csv
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,7 @@ def _csv(spark: SparkSession, path: str) -> tuple[DataFrame, dict[str, str | boo
                               nullValue=null_value, multiLine=bool(said.get("multi_line")))
 
     rows = read("")
+    _require_names(header[0], rows.columns, path, separator=separator)
     texts = [field.name for field in rows.schema if isinstance(field.dataType, StringType)]
     if not texts:
         return rows, said
@@ -103,6 +106,19 @@ def _csv(spark: SparkSession, path: str) -> tuple[DataFrame, dict[str, str | boo
     again = read(word) if word else rows
     fewer = sum(isinstance(field.dataType, StringType) for field in again.schema) < len(texts)
     return (again, said | {"null_value": word}) if fewer else (rows, said)
+
+
+def _require_names(header: str, columns: Sequence[str], path: str, *, separator: str) -> None:
+    """Check that a CSV's header has a name for each column, no two alike: Spark makes up names for others, and then refuses the header."""
+    if header.count('"') % 2:
+        return  # a name holds a line break
+    for place, (name, own) in enumerate(zip(next(csv.reader([header], delimiter=separator)), columns, strict=False), start=1):
+        if not name:
+            raise SourceError(f"column {place} in the header of {path} has no name; give it one, or leave the column out (pandas does with "
+                              "index=False).")
+        if name != own:
+            raise SourceError(f"the header of {path} has several columns {name}, one of them in place {place}, and Spark ignores capitals; "
+                              "rename all but one, or leave them out.")
 
 
 def _format(name: str) -> str | None:

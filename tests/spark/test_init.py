@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from pyspark.sql import SparkSession
@@ -99,3 +101,24 @@ def test_what_cannot_be_looked_at_is_refused_and_nothing_is_written(
     with pytest.raises(SourceError, match=message):
         init(table, label=label, spark=spark)
     assert sorted(Path.cwd().iterdir()) == before
+
+
+@pytest.mark.parametrize(("header", "message"), [
+    pytest.param(",km,late", r"column 1 in the header of \S+ has no name; .* index=False", id="an index"),
+    pytest.param("km,late,KM", "has several columns km, one of them in place 1, .*; rename", id="capitals"),
+])
+def test_a_csv_whose_header_spark_would_refuse_is_refused_in_one_sentence(
+        spark: SparkSession, tmp_path: Path, header: str, message: str) -> None:
+    file, target = tmp_path / "x.csv", tmp_path / "my.yaml"
+    file.write_text(f"{header}\n0,1,5\n1,0,5\n", encoding="utf-8")
+    with pytest.raises(SourceError, match=message):
+        init(str(file), label="late", output=target, spark=spark)
+    assert not target.exists()
+
+
+def test_a_damaged_file_is_named_in_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"km": [1.5] * 500, "late": [0, 1] * 250}), file)
+    file.write_bytes(b"PAR1" + bytes(60) + file.read_bytes()[64:])
+    with pytest.raises(SourceError, match=r"reading \S+x\.parquet fails: .*; correct it"):
+        init(str(file), label="late", output=tmp_path / "my.yaml", spark=spark)
