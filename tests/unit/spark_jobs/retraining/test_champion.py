@@ -1,4 +1,4 @@
-"""A dataset version that the champion cannot read, since it was prepared whole: refused in one sentence, and no night for good."""
+"""A dataset version on which no candidate can be compared or evaluated: refused in one sentence, and no night for good."""
 
 from __future__ import annotations
 
@@ -75,6 +75,22 @@ def test_one_that_cannot_end_is_given_up_and_a_new_champion_is_gone_on_from(conf
     unfinished = history.unfinished()
     assert unfinished is not None
     assert (unfinished.number, unfinished.champion, unfinished.dataset_version) == (2, 2, Dataset(config.dataset).manifest().version)
+
+
+def test_test_rows_of_one_label_are_refused_before_a_candidate_is_trained_and_no_night_for_good(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seams.RETRAIN_TRAIN, _reached)
+    config = etl_config(tmp_path, []).changed(run=None, retrain={"prepare": False})
+    history = History(config.workspace)
+    write_dataset(Path(config.dataset), [[ROWS]], test_rows=1)
+    with pytest.raises(DatasetError, match="all 1 rows of the test split of version 1 of .* have label 0, so every model would score"):
+        retrain(config)
+    assert history.begun() == []
+
+    history.begin(dataset_version=1, rows=ROWS, champion=None, reasons=("begun before the check",))
+    with pytest.raises(DatasetError, match="all 1 rows of the test split"):
+        retrain(config)
+    assert (history.unfinished(), history.begun()) == (None, [])
 
 
 class _Reached(Exception):
