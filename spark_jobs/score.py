@@ -33,7 +33,7 @@ from sparkring.spark_jobs.exporting.on_spark import model_of
 from sparkring.spark_jobs.run.place import with_existing_run
 from sparkring.spark_jobs.scoring.columns import MODEL, SPLIT, VERSION, require_free, telling_column
 from sparkring.spark_jobs.scoring.latest import Scores, commit_scores, finish_commit, scores_of
-from sparkring.spark_jobs.scoring.new_rows import Given, NewRows, new_rows
+from sparkring.spark_jobs.scoring.new_rows import Given, NewRows, new_rows, rows_of
 from sparkring.spark_jobs.scoring.portions import Draft, Input, count_rows, key_of, parquet_files
 from sparkring.spark_jobs.scoring.predict import Model, class_of, predict_raw, predict_with
 from sparkring.spark_jobs.scoring.predict_split import predict_split
@@ -81,8 +81,8 @@ def score(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
             the name of a column that is added; or ``input`` leaves open which source it replaces.
         DatasetError: the dataset version has changed since the model was trained or was encoded in another way, a file differs from
             the committed one, or a page does not match its checksum.
-        SourceError: the new rows lack a column, have one of a type that the model's features do not accept, or one with the name of a
-            column that is added; nothing was kept.
+        SourceError: the new rows lack a column, have one of a type that the model's features do not accept, one with the name of a
+            column that is added, or two of one name; nothing was kept.
         NotFinite: the network's answer for a row is not finite; nothing was kept.
         StorageError: the executors cannot read the dataset.
     """
@@ -99,7 +99,7 @@ def score(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
     session = spark_session(config.spark, app_name=f"sparkring {config.name}", given=given)
     with result_settings(session), failed_queries_unlogged():
         features = source_columns(job.model.card)
-        rows: AbstractContextManager[NewRows] = nullcontext(NewRows(frame)) if frame is not None else new_rows(
+        rows: AbstractContextManager[NewRows] = nullcontext(rows_of(frame)) if frame is not None else new_rows(
             session, config, input or "", features=features)
         with rows as found:
             return job.score_new(found)

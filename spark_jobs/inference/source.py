@@ -21,6 +21,7 @@ from pyspark.sql.types import StringType
 
 from sparkring.errors import SourceError
 from sparkring.spark_jobs.etl.columns.expressions import named
+from sparkring.spark_jobs.etl.sources.csv_lines import NAME_EACH, name_refused
 from sparkring.spark_jobs.etl.sources.literal_paths import literal
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.session import spark_path
@@ -109,16 +110,11 @@ def _csv(spark: SparkSession, path: str) -> tuple[DataFrame, dict[str, str | boo
 
 
 def _require_names(header: str, columns: Sequence[str], path: str, *, separator: str) -> None:
-    """Check that a CSV's header has a name for each column, no two alike: Spark makes up names for others, and then refuses the header."""
-    if header.count('"') % 2:
-        return  # a name holds a line break
-    for place, (name, own) in enumerate(zip(next(csv.reader([header], delimiter=separator)), columns, strict=False), start=1):
-        if not name:
-            raise SourceError(f"column {place} in the header of {path} has no name; give it one, or leave the column out (pandas does with "
-                              "index=False).")
-        if name != own:
-            raise SourceError(f"the header of {path} has several columns {name}, one of them in place {place}, and Spark ignores capitals; "
-                              "rename all but one, or leave them out.")
+    """Check that Spark has taken the names of a CSV's header as they are; else it refuses that header when it reads."""
+    names = next(csv.reader([header], delimiter=separator), [])
+    problem = name_refused(names) if names != columns[:len(names)] and header.count('"') % 2 == 0 else ""  # odd: a name spans lines
+    if problem:
+        raise SourceError(f"the header of {path} {problem}; {NAME_EACH}.")
 
 
 def _format(name: str) -> str | None:

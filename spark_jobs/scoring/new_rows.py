@@ -51,6 +51,18 @@ class NewRows:
     """Columns of the query that are made of what the input lacks."""
 
 
+def rows_of(frame: DataFrame) -> NewRows:
+    """The rows of a frame of the caller's.
+
+    Raises:
+        SourceError: several of its columns have one name, and files cannot keep them.
+    """
+    if twice := _twice(frame):
+        raise SourceError(f"the frame has {twice[1]} columns {twice[0]}, and scores keep all its columns; drop all but one, or give them "
+                          "other names with toDF.")
+    return NewRows(frame)
+
+
 @contextmanager
 def new_rows(spark: SparkSession, config: Config, given: Given, *, features: Sequence[str]) -> Iterator[NewRows]:
     """Yield the query's rows for the block, with the ``given`` sources in place of those of the config.
@@ -161,15 +173,20 @@ def _checked(raw: DataFrame, source: Source, column: str, value: Column) -> Colu
 def _run(spark: SparkSession, query: str) -> DataFrame:
     try:
         result = spark.sql(query)
-        names = Counter(name.lower() for name in result.columns)
+        twice = _twice(result)
     except SPARK_ERRORS as error:
         raise ConfigError(f"prepare.query cannot run on the rows to score: {reason(error)}; give an input with the columns that the query "
                           "reads, or correct the query.") from None
-    twice = [name for name, count in names.items() if count > 1]
     if twice:
-        raise SourceError(f"the query yields {names[twice[0]]} columns {twice[0]}, and scores keep all its columns; leave all but one out "
+        raise SourceError(f"the query yields {twice[1]} columns {twice[0]}, and scores keep all its columns; leave all but one out "
                           "of the query, or give them other names in it (AS).")
     return result
+
+
+def _twice(rows: DataFrame) -> tuple[str, int] | None:
+    """The first name that several columns have, in whatever capitals, and their number; None if there is none."""
+    names = Counter(name.lower() for name in rows.columns)
+    return next((found for found in names.items() if found[1] > 1), None)
 
 
 def _without_absent(result: DataFrame, features: Sequence[str]) -> list[str]:
@@ -203,6 +220,6 @@ def _errors_explained(opened: Sequence[OpenTable]) -> Iterator[None]:
         if strange := _STRANGE.search(str(error)):
             raise SourceError(f"{strange.group(1)}; correct it, or the column's type in the config.") from None
         for table in opened:
-            if is_csv(table.source.config) and re.search("MALFORMED|FAILFAST", str(error)):
+            if is_csv(table.source.config) and re.search("MALFORMED|FAILFAST|CSV header does not conform", str(error)):
                 raise unreadable(table, error) from None
         raise

@@ -104,8 +104,8 @@ def test_what_cannot_be_looked_at_is_refused_and_nothing_is_written(
 
 
 @pytest.mark.parametrize(("header", "message"), [
-    pytest.param(",km,late", r"column 1 in the header of \S+ has no name; .* index=False", id="an index"),
-    pytest.param("km,late,KM", "has several columns km, one of them in place 1, .*; rename", id="capitals"),
+    pytest.param(",km,late", r"the header of \S+ has no name for column 1; .* index=False", id="an index"),
+    pytest.param("km,late,KM", "has 2 columns km, whose capitals Spark ignores; give each", id="capitals"),
 ])
 def test_a_csv_whose_header_spark_would_refuse_is_refused_in_one_sentence(
         spark: SparkSession, tmp_path: Path, header: str, message: str) -> None:

@@ -132,6 +132,8 @@ def test_new_rows_keep_their_columns_and_need_no_label_no_id_and_no_ids_of_their
         assert {row["notes"]["a"][0] for row in rows} == {1}
     with pytest.raises(SourceError, match="the rows have a column Probability, and a prediction adds another one of that name"):
         score(config, spark=spark, frame=brought.withColumn("Probability", sf.lit(1)))
+    with pytest.raises(SourceError, match="the frame has 2 columns notes, and scores keep all its columns; drop all but one"):
+        score(config, spark=spark, frame=brought.select("*", sf.lit(1).alias("Notes")))
 
 
 def test_the_same_scores_are_reused_and_another_model_replaces_them(spark: SparkSession, config: Config) -> None:

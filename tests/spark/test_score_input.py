@@ -142,6 +142,8 @@ def test_what_new_rows_cannot_be_scored_by_is_refused_before_anything_is_written
 
 @pytest.mark.parametrize(("change", "message"), [
     pytest.param(lambda text: text.replace(",Bern", ",Bern,too,many", 1), r"source trips: line 2 of .*new\.csv has 7 values", id="a line"),
+    pytest.param(lambda text: "".join(f"{number or ''},{line}\n" for number, line in enumerate(text.splitlines())),
+                 r"the header of .*new\.csv has no name for column 1: .*; give each column one name of its own", id="an index of pandas"),
     pytest.param(lambda text: text.replace("\n3,", "\nthree,"), "a value of column id is not bigint: three; correct it", id="a value"),
     pytest.param(lambda text: text.splitlines()[0] + "\n", "", id="no rows are no error")])
 def test_what_is_wrong_with_a_value_or_a_line_is_said_and_nothing_is_kept(

@@ -11,7 +11,7 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from sparkring.conf.schema import SourceConfig
 
 ONLY_SPARK_READS = (".deflate", ".lz4", ".snappy", ".zst")
 """Endings of packed files that are not opened here."""
+NAME_EACH = "give each column one name of its own, the same in all files, or leave it out (pandas its index by index=False)"
 _LONGEST_SHOWN = 60
 
 
@@ -31,15 +32,23 @@ class BadLine(NamedTuple):
     header: list[str]
     text: str
     """The line, or the first one of a row that spans several."""
-    is_header: bool = False
+    of_header: str = ""
+    """What is the matter with it, if it is a header."""
 
     @property
     def shown(self) -> str:
         """What is the matter with it."""
         text = self.text if len(self.text) <= _LONGEST_SHOWN else self.text[:_LONGEST_SHOWN] + " ..."
-        if self.is_header:
-            return f"the header of {self.file} is not that of the other files: {text!r}"
+        if self.of_header:
+            return f"the header of {self.file} {self.of_header}: {text!r}"
         return f"line {self.number} of {self.file} has {len(self.values)} values, and the header has {len(self.header)}: {text!r}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do."""
+        if self.breaks_off:
+            return "set multi_line: true, since a value in quotes holds a line break, or correct the line"
+        return NAME_EACH if self.of_header else "correct the line, or put values that hold the separator into quotes"
 
     @property
     def breaks_off(self) -> bool:
@@ -63,7 +72,7 @@ def open_unpacked(file: Path) -> gzip.GzipFile | bz2.BZ2File | io.BufferedReader
 
 
 def first_bad_line(files: Iterable[Path], config: SourceConfig) -> BadLine | None:
-    """Find the first line that does not fit the header of its file, or a header that is not the first file's.
+    """Find the first line that does not fit the header of its file, or a header that is not the first file's or that Spark refuses.
 
     Args:
         files: The local files of a source, in order.
@@ -85,12 +94,25 @@ def _first(files: Iterable[Path], config: SourceConfig) -> BadLine | None:
         lines = _rows(file, config)
         number, header, text = next(lines, (1, [], ""))
         if wanted is not None and header and header != wanted:
-            return BadLine(file, number, header, wanted, text, is_header=True)
+            return BadLine(file, number, header, wanted, text, of_header="is not that of the other files")
+        if problem := name_refused(header):
+            return BadLine(file, number, header, header, text, of_header=problem)
         wanted = wanted or header
         for number, values, text in lines:
             if len(values) != len(header):
                 return BadLine(file, number, values, header, text)
     return None
+
+
+def name_refused(header: Sequence[str]) -> str:
+    """Why Spark, which makes up names for columns without one and for those that it does not tell apart, refuses a header; empty if not."""
+    lower = [name.lower() for name in header]
+    for place, name in enumerate(lower, start=1):
+        if not name:
+            return f"has no name for column {place}"
+        if lower.count(name) > 1:
+            return f"has {lower.count(name)} columns {header[place - 1]}, whose capitals Spark ignores"
+    return ""
 
 
 def _rows(file: Path, config: SourceConfig) -> Iterator[tuple[int, list[str], str]]:

@@ -223,9 +223,7 @@ def unreadable(table: OpenTable, error: Exception) -> SourceError:
     name, config = table.source.name, table.source.config
     bad = first_bad_line(table.files, config) if isinstance(config, SourceConfig) and is_csv(config) else None
     if bad is not None:
-        remedy = "set multi_line: true, since a value in quotes holds a line break, or correct the line" if bad.breaks_off else (
-            "correct the line, or put values that hold the separator into quotes")
-        return SourceError(f"source {name}: {bad.shown}; {remedy} (prepare.sources.{name}).")
+        return SourceError(f"source {name}: {bad.shown}; {bad.remedy} (prepare.sources.{name}).")
     hint = "the line (too few or too many values; a line break inside quotes needs multi_line: true), or " if is_csv(config) else ""
     return SourceError(f"source {name}: reading {table.source.address} fails: {redacted(config, reason(error))}; "
                        f"correct {hint}prepare.sources.{name}.")

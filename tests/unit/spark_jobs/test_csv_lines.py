@@ -64,6 +64,16 @@ def test_a_file_with_another_header_is_named(tmp_path: Path) -> None:
     assert found.shown == f"the header of {tmp_path / '1.csv'} is not that of the other files: 'a,c'"
 
 
+@pytest.mark.parametrize(("header", "shown"), [
+    pytest.param(",a", "has no name for column 1: ',a'", id="an index of pandas"),
+    pytest.param('a,b,"A"', """has 2 columns a, whose capitals Spark ignores: 'a,b,"A"'""", id="capitals")])
+def test_a_header_that_spark_refuses_is_named(tmp_path: Path, header: str, shown: str) -> None:
+    found = _first(tmp_path, f"{header}\n1,2,3\n")
+    assert found is not None
+    assert found.shown == f"the header of {tmp_path / '0.csv'} {shown}"
+    assert found.remedy.startswith("give each column one name of its own")
+
+
 def test_a_packed_file_is_unpacked_or_has_no_line(tmp_path: Path) -> None:
     config, lines = SourceConfig(path=str(tmp_path), columns={"a": "int"}), b"a,b\n1,2\n3\n"
     for name, content in (("a.csv.gz", gzip.compress(lines)), ("a.csv.bz2", bz2.compress(lines))):
