@@ -25,6 +25,7 @@ from sparkring.spark_jobs.etl.sources.csv_lines import NAME_EACH, name_refused
 from sparkring.spark_jobs.etl.sources.literal_paths import literal
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
 from sparkring.spark_jobs.spark.session import spark_path
+from sparkring.spark_jobs.spark.versions.casts import ddl_of
 
 _FORMATS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".json": "json", ".jsonl": "json", ".orc": "orc"}
 _SEPARATORS = (",", ";", "\t", "|")
@@ -72,11 +73,11 @@ def _of_files(spark: SparkSession, address: str) -> FoundSource:
     source: dict[str, Any] = {"path": address, "format": kind}
     if kind == "csv":
         rows, said = _csv(spark, path)
-        source |= said | {"columns": {field.name: field.dataType.simpleString() for field in rows.schema}}
+        source |= said | {"columns": {field.name: ddl_of(field.dataType) for field in rows.schema}}
     else:
         rows = spark.read.format(kind).load(path)
         if kind == "json":
-            source["columns"] = {field.name: field.dataType.simpleString() for field in rows.schema}
+            source["columns"] = {field.name: ddl_of(field.dataType) for field in rows.schema}
     return FoundSource(_name((local or Path(urlparse(address).path)).name), source, rows)
 
 

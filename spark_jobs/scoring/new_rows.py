@@ -30,6 +30,7 @@ from sparkring.spark_jobs.etl.sources.tables import OpenTable, Source, cache_of,
 from sparkring.spark_jobs.scoring.plans import absent, absent_behind, takes_rows_one_by_one
 from sparkring.spark_jobs.scoring.portions import Input
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
+from sparkring.spark_jobs.spark.versions.casts import ddl_of
 
 Given = str | Mapping[str, str]
 """A path or a table in place of the only source, or of the sources of these names."""
@@ -152,7 +153,7 @@ def _lacked(spark: SparkSession, config: Config, source: Source, raw: DataFrame,
     wanted = source.config.columns
     if not wanted:
         original, _ = open_raw(spark, locate(source.name, config.prepare.sources[source.name]), cache=cache_of(config))
-        wanted = {field.name: field.dataType.simpleString() for field in original.schema}
+        wanted = {field.name: ddl_of(field.dataType) for field in original.schema}
     return {column: kind for column, kind in wanted.items() if column not in raw.columns}
 
 

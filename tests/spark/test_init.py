@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -68,6 +69,16 @@ def test_names_that_a_dataset_cannot_have_and_line_breaks_in_quotes_are_prepared
     written = yaml.safe_load(target.read_text())["prepare"]
     assert written["query"] == "SELECT `sepal length` AS `sepal_length`, `note`, `class` AS `c_class` FROM irises"
     assert written["sources"]["irises"]["multi_line"] is True
+    assert sum(prepare(target, spark=spark).rows.values()) == 300
+
+
+def test_objects_in_json_whose_keys_are_no_names_in_sql_are_prepared_too(spark: SparkSession, tmp_path: Path) -> None:
+    file, draw, target = tmp_path / "visits.json", random.Random(5), tmp_path / "my.yaml"
+    rows = ({"km": draw.random(), "who": {"first name": "x", "zip-code": [7]}, "late": draw.randint(0, 1)} for _ in range(300))
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    init(str(file), label="late", output=target, spark=spark)
+    columns = yaml.safe_load(target.read_text())["prepare"]["sources"]["visits"]["columns"]
+    assert columns["who"] == "struct<`first name`:string,`zip-code`:array<bigint>>"
     assert sum(prepare(target, spark=spark).rows.values()) == 300
 
 

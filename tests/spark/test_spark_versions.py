@@ -14,7 +14,7 @@ from pyspark.sql.types import DateType, DecimalType, DoubleType, IntegerType, St
 
 from sparkring.spark_jobs.spark.session import RESULT_SETTINGS, result_settings
 from sparkring.spark_jobs.spark.versions.arrow_frames import frame_of, frame_of_rows, table_of, table_of_batches
-from sparkring.spark_jobs.spark.versions.casts import try_cast, try_cast_by_sql, type_of
+from sparkring.spark_jobs.spark.versions.casts import ddl_of, try_cast, try_cast_by_sql, type_of
 from sparkring.spark_jobs.spark.versions.groups import apply_by_pandas, apply_to_groups
 from sparkring.spark_jobs.spark.versions.text import is_valid_utf8, is_valid_utf8_by_java
 from sparkring.spark_jobs.spark.versions.threads import inheriting_thread
@@ -93,6 +93,8 @@ def test_a_type_is_found_by_the_name_that_sql_gives_it(spark: SparkSession) -> N
         "bigint", "decimal(10,2)", "timestamp_ntz", "array<int>"]
     with pytest.raises(PySparkException):
         type_of("number")
+    for name in ("bigint", "decimal(10,2)", "struct<a:int,`b c`:array<struct<`d``.e`:string>>,`\u00fc`:map<string,struct<`f-g`:date>>>"):
+        assert ddl_of(type_of(name)) == name
 
 
 def test_text_that_is_not_well_formed_is_found_by_either_way(spark: SparkSession) -> None:

@@ -6,8 +6,12 @@ the same expression: with ANSI's rules whatever ``spark.sql.ansi.enabled`` says.
 
 from __future__ import annotations
 
+import re
+
 from pyspark.sql import Column, types
 from pyspark.sql import functions as sf
+
+_PLAIN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 def try_cast(name: str, kind: types.DataType) -> Column:
@@ -36,6 +40,19 @@ def type_of(ddl: str) -> types.DataType:
     if hasattr(types.DataType, "fromDDL"):
         return types.DataType.fromDDL(ddl)
     return types._parse_datatype_string(ddl)  # noqa: SLF001 (what fromDDL calls)
+
+
+def ddl_of(kind: types.DataType) -> str:
+    """What SQL calls a type, the inverse of ``type_of``: ``simpleString`` with backticks around names of fields that SQL reads only so."""
+    match kind:
+        case types.StructType():
+            fields = (f"{field.name if _PLAIN.fullmatch(field.name) else _quoted(field.name)}:{ddl_of(field.dataType)}" for field in kind)
+            return f"struct<{','.join(fields)}>"
+        case types.ArrayType():
+            return f"array<{ddl_of(kind.elementType)}>"
+        case types.MapType():
+            return f"map<{ddl_of(kind.keyType)},{ddl_of(kind.valueType)}>"
+    return kind.simpleString()
 
 
 def _quoted(name: str) -> str:
