@@ -11,7 +11,7 @@
     report      <workspace>/retrain/report.html: all retrainings so far
 
 A call that finds another one at work yields. The next call resumes one that was killed: each step finds what is done, and
-does it once. One that cannot end, since its champion cannot be compared any more or its test rows are of one label, is given up.
+does it once. One that cannot end, since its champion cannot be compared any more or a split has one label only, is given up.
 """
 
 from __future__ import annotations
@@ -242,12 +242,12 @@ class _Night:
         return None if number is None else self._registry.version(number)
 
     def _require_evaluable(self, manifest: Manifest) -> None:
-        """Check that a candidate that is trained on a dataset version can be evaluated on it.
+        """Check that a candidate can be trained and evaluated on a dataset version.
 
         Raises:
-            DatasetError: it has no test split, or a split of one label only.
+            DatasetError: it lacks a split, or has one of one label only.
         """
-        require_both_labels({"train": manifest, SPLIT: manifest}, self._dataset.url)
+        require_both_labels(dict.fromkeys(("train", "validation", SPLIT), manifest), self._dataset.url)
 
     def _require_comparable(self, champion: ModelVersion | None, manifest: Manifest) -> None:
         """Check that the champion can start a candidate and be compared with it on a dataset version.

@@ -77,18 +77,19 @@ def test_one_that_cannot_end_is_given_up_and_a_new_champion_is_gone_on_from(conf
     assert (unfinished.number, unfinished.champion, unfinished.dataset_version) == (2, 2, Dataset(config.dataset).manifest().version)
 
 
-def test_test_rows_of_one_label_are_refused_before_a_candidate_is_trained_and_no_night_for_good(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_held_out_rows_of_one_label_are_refused_before_a_candidate_is_trained_and_no_night_for_good(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str) -> None:
     monkeypatch.setattr(seams.RETRAIN_TRAIN, _reached)
     config = etl_config(tmp_path, []).changed(run=None, retrain={"prepare": False})
-    history = History(config.workspace)
-    write_dataset(Path(config.dataset), [[ROWS]], test_rows=1)
-    with pytest.raises(DatasetError, match="all 1 rows of the test split of version 1 of .* have label 0, so every model would score"):
+    history, rows = History(config.workspace), {"validation": 100, "test": 100} | {split: 1}
+    write_dataset(Path(config.dataset), [[ROWS]], validation_rows=rows["validation"], test_rows=rows["test"])
+    with pytest.raises(DatasetError, match=rf"all 1 rows of the {split} split of version 1 of .* have label \d, so every model would"):
         retrain(config)
     assert history.begun() == []
 
     history.begin(dataset_version=1, rows=ROWS, champion=None, reasons=("begun before the check",))
-    with pytest.raises(DatasetError, match="all 1 rows of the test split"):
+    with pytest.raises(DatasetError, match=f"all 1 rows of the {split} split"):
         retrain(config)
     assert (history.unfinished(), history.begun()) == (None, [])
 
