@@ -65,7 +65,10 @@ def find_source(spark: SparkSession, table: str) -> FoundSource:
 def _of_files(spark: SparkSession, address: str) -> FoundSource:
     local = Path(address) if Path(address).exists() else None
     file = next((each for each in sorted(local.rglob("*")) if _format(each.name)), local) if local and local.is_dir() else local
-    kind = _format(file.name if file else address)
+    name = file.name if file else address
+    if name.endswith(".zip"):  # Spark would read its bytes as rows
+        raise SourceError(f"{name} is a zip, inside which Spark cannot look; unpack it, and name the file to read.")
+    kind = _format(name)
     if kind is None:
         raise SourceError(f"the format of {address} cannot be told from its name; give a file or folder of {', '.join(sorted(_FORMATS))}, "
                           "or register it as a table of Spark's.")
