@@ -34,6 +34,8 @@ from sparkring.spark_jobs.spark.versions.casts import ddl_of
 
 Given = str | Mapping[str, str]
 """A path or a table in place of the only source, or of the sources of these names."""
+_UNREADABLE = re.compile("MALFORMED|FAILFAST|FAILED_READ_FILE|CSV header does not conform")
+"""Spark's words for a file that it cannot read to its end."""
 _STRANGE = re.compile(r"__sparkring_strange\((.*?)\)\)", re.DOTALL)
 
 
@@ -220,7 +222,16 @@ def _errors_explained(opened: Sequence[OpenTable]) -> Iterator[None]:
     except SPARK_ERRORS as error:
         if strange := _STRANGE.search(str(error)):
             raise SourceError(f"{strange.group(1)}; correct it, or the column's type in the config.") from None
-        for table in opened:
-            if is_csv(table.source.config) and re.search("MALFORMED|FAILFAST|CSV header does not conform", str(error)):
-                raise unreadable(table, error) from None
+        table = _read_by(opened, str(error))
+        if table is not None:
+            raise unreadable(table, error) from None
         raise
+
+
+def _read_by(opened: Sequence[OpenTable], said: str) -> OpenTable | None:
+    """The source whose files Spark could not read to their end: the one that the error names, else the first CSV; None for other errors."""
+    if not _UNREADABLE.search(said):
+        return None
+    of_files = [table for table in opened if isinstance(table.source.config, SourceConfig)]
+    return min(of_files, key=lambda table: (table.source.local is None or str(table.source.local) not in said,
+                                            not is_csv(table.source.config)), default=None)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -158,6 +159,16 @@ def test_what_is_wrong_with_a_value_or_a_line_is_said_and_nothing_is_kept(
         score(config, spark=spark, input=str(new))
     assert "\n" not in str(raised.value)
     assert not list(Path(config.scores).rglob("*.parquet"))
+
+
+def test_files_of_a_folder_whose_types_differ_are_said_in_one_sentence(spark: SparkSession, config: Config, tmp_path: Path) -> None:
+    folder, (trips_source,) = tmp_path / "days", config.prepare.sources.values()
+    folder.mkdir()
+    for number, km in enumerate((pa.array([5.0]), pa.array([5]))):
+        pq.write_table(pa.table({"id": pa.array([number]), "km": km, "city": ["Bern"]}), folder / f"{number}.parquet")
+    daily = _with(config, query=QUERY.replace("day,", ""), sources={"trips": trips_source.model_copy(update={"format": "parquet"})})
+    with pytest.raises(SourceError, match=r"source trips: reading \S+days fails: .*\.parquet.*; correct prepare\.sources\.trips\.$"):
+        score(daily, spark=spark, input=str(folder))
 
 
 def test_an_input_says_which_source_it_replaces(config: Config, spark: SparkSession) -> None:
