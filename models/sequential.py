@@ -76,12 +76,13 @@ def _finished(finish: Callable[[Tensor], Tensor], parts: Sequence[nn.Module], x:
 
 
 def materialised(name: str, child: nn.Module) -> nn.Module:
-    """The module itself; or, if it is on the meta device, a copy with memory and newly drawn weights.
+    """The module itself; or, if it is on the meta device, a copy with memory and newly drawn weights. Where all modules are built on the
+    meta device, to look at them, it stays there.
 
     Raises:
         ConfigError: it is on the meta device, and a module in it has no ``reset_parameters``.
     """
-    if not any(tensor.is_meta for tensor in chain(child.parameters(), child.buffers())):
+    if torch.get_default_device().type == "meta" or not any(tensor.is_meta for tensor in chain(child.parameters(), child.buffers())):
         return child
     made = copy.deepcopy(child).to_empty(device=torch.get_default_device())
     _tie(made, child)
