@@ -147,8 +147,7 @@ class _Evaluation:
         """Look up the model and the version; raises as ``evaluate``."""
         card, store = load_card(config.run_url), open_store(config.run_url)
         made = cls(config, store, card, trained_on(card), version_for(card, config.dataset_version), with_planned_layout(config, store))
-        if card.task == "binary":
-            _require_both_labels({"train": made.trained, SPLIT: made.manifest}, card)
+        require_both_labels({"train": made.trained, SPLIT: made.manifest}, card.dataset_url)
         return made
 
     @property
@@ -254,11 +253,16 @@ def _collect(predicted: DataFrame, label: str) -> tuple[NDArray[np.float64], NDA
     return table[PROBABILITY].to_numpy(), table["label"].to_numpy()
 
 
-def _require_both_labels(manifests: dict[str, Manifest], card: ModelCard) -> None:
+def require_both_labels(manifests: dict[str, Manifest], dataset_url: str) -> None:
+    """Check that these splits, each of its version, are there, and of a binary task have rows of either label.
+
+    Raises:
+        DatasetError: one has not.
+    """
     for name, manifest in manifests.items():
-        split = split_of(manifest, card.dataset_url, name)
-        if split.positives in (0, split.rows):
-            raise DatasetError(f"all {split.rows} rows of the {name} split of version {manifest.version} of {card.dataset_url} have label "
+        split = split_of(manifest, dataset_url, name)
+        if manifest.task == "binary" and split.positives in (0, split.rows):
+            raise DatasetError(f"all {split.rows} rows of the {name} split of version {manifest.version} of {dataset_url} have label "
                                f"{min(split.positives, 1)}, so every model would score the same; change prepare.split and prepare again.")
 
 

@@ -11,7 +11,7 @@
     report      <workspace>/retrain/report.html: all retrainings so far
 
 A call that finds another one at work yields. The next call resumes one that was killed: each step finds what is done, and
-does it once. One that cannot be resumed, since its champion cannot be compared any more, is given up.
+does it once. One that cannot end, since its champion cannot be compared any more or its test rows are of one label, is given up.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sparkring.pipelines.data.dataset.manifest import Manifest
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.training.evaluation.totals import Metrics
 from sparkring.pipelines.training.job.model_files import load_card
-from sparkring.spark_jobs.evaluate import evaluate, measure
+from sparkring.spark_jobs.evaluate import SPLIT, evaluate, measure, require_both_labels
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.recovery.stop import StopRequest
 from sparkring.spark_jobs.registry.documents import ModelVersion
@@ -152,6 +152,7 @@ class _Night:
             reason = f"dataset version {manifest.version} holds {found.rows - found.trained_rows:,} rows more than the last retraining had"
             return RetrainResult("nothing new", reason, dataset_version=manifest.version, champion=champion.version if champion else None,
                                  seconds=self._seconds())
+        self._require_evaluable(manifest)
         self._require_comparable(champion, manifest)
         self._stop.require_none()
         return self.run(self._history.begin(dataset_version=manifest.version, rows=found.rows, reasons=reasons,
@@ -160,7 +161,9 @@ class _Night:
     def resume(self, begun: Begun) -> RetrainResult:
         """Go on with one that was begun; give it up if it cannot end, since every later call would take it up again."""
         try:
-            self._require_comparable(self._model(begun.champion), self._dataset.manifest(begun.dataset_version))
+            manifest = self._dataset.manifest(begun.dataset_version)
+            self._require_evaluable(manifest)
+            self._require_comparable(self._model(begun.champion), manifest)
         except (DatasetError, DatasetVersionNotFound, ModelVersionNotFound, RegistryChanged) as error:
             self._history.give_up(begun, reason=str(error))
             self._progress.note(f"retrain: retraining {begun.number} is given up: {error.found}")
@@ -237,6 +240,14 @@ class _Night:
 
     def _model(self, number: int | None) -> ModelVersion | None:
         return None if number is None else self._registry.version(number)
+
+    def _require_evaluable(self, manifest: Manifest) -> None:
+        """Check that a candidate that is trained on a dataset version can be evaluated on it.
+
+        Raises:
+            DatasetError: it has no test split, or a split of one label only.
+        """
+        require_both_labels({"train": manifest, SPLIT: manifest}, self._dataset.url)
 
     def _require_comparable(self, champion: ModelVersion | None, manifest: Manifest) -> None:
         """Check that the champion can start a candidate and be compared with it on a dataset version.
