@@ -56,5 +56,5 @@ def test_the_reason_names_the_best_epoch_and_its_value() -> None:
 
 
 def test_a_metric_that_equal_labels_do_not_have_is_named() -> None:
-    with pytest.raises(DatasetError, match="validation split has no r2: all its labels are alike; set train.early_stopping.metric to loss"):
+    with pytest.raises(DatasetError, match=r"validation split has no r2: all its labels are alike; set train\.early_stopping\.metric"):
         score_of({"loss": 1.0, "rmse": 2.0, "mae": 1.5}, "r2")
