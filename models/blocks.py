@@ -230,6 +230,9 @@ def _place(root: nn.Module, name: str, part: nn.Module) -> None:
         if step not in root._modules:  # noqa: SLF001 - children only: a method may have the same name
             root.add_module(step, nn.Module())
         root = root.get_submodule(step)
+    if leaf not in root._modules and hasattr(root, leaf):  # noqa: SLF001 - the same
+        raise ConfigError(f"a part of the network is called {name}, a name that the module which holds it has for something else; give it "
+                          "another one.")
     root.add_module(leaf, part)
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
+from sparkring.models import no_rows
 from sparkring.models.blocks import LOGITS, Block, BlockList, BlockRun, Factory, Result
 from sparkring.models.inputs import ROW_SEEDS
 from sparkring.models.networks import find, guess
@@ -130,8 +131,12 @@ def _rebuilt(rebuild: Factory) -> nn.Module:
     return materialised(NETWORK, rebuild())
 
 
-def _by_name(names: Sequence[str], finish: Callable[[Tensor], Tensor], parts: Sequence[nn.Module], *tensors: Tensor) -> Tensor:
-    return finish(parts[0](**(dict.fromkeys(names) | dict(zip(names, tensors, strict=False)))))
+def _by_name(names: Sequence[str], finish: Callable[[Tensor], Tensor], parts: Sequence[nn.Module], *tensors: Tensor) -> list[Tensor]:
+    return no_rows.of_any(partial(_called, names, finish), parts, tensors)
+
+
+def _called(names: Sequence[str], finish: Callable[[Tensor], Tensor], parts: Sequence[nn.Module], *tensors: Tensor) -> list[Tensor]:
+    return [finish(parts[0](**(dict.fromkeys(names) | dict(zip(names, tensors, strict=False)))))]
 
 
 def _finishing(finish: Callable[[Tensor], Tensor], place: int, run: Callable[..., Result], output: str,

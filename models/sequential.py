@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
+from sparkring.models import no_rows
 from sparkring.models.blocks import LOGITS, Block, BlockList, BlockRun, X, in_turn
 
 
@@ -62,7 +63,7 @@ def sequential_blocks(model: nn.Sequential, *, reads: str = X, writes: str = LOG
     last = len(children) - 1
     return BlockList(tuple(
         Block(name, {name: partial(materialised, name, child) if rebuild is None else partial(_rebuilt_part, name, rebuild)},
-              run=partial(_finished, finish) if finish and place == last else in_turn,
+              run=partial(_passed, finish if place == last else None),
               reads=(X if place else reads,), writes=(X if place < last else writes,))
         for place, (name, child) in enumerate(children)), inputs=(reads,))
 
@@ -71,17 +72,23 @@ def _rebuilt_part(name: str, rebuild: Callable[[], nn.Module]) -> nn.Module:
     return materialised(name, rebuild().get_submodule(name))
 
 
-def _finished(finish: Callable[[Tensor], Tensor], parts: Sequence[nn.Module], x: Tensor) -> Tensor:
-    return finish(in_turn(parts, x))
+def _passed(finish: Callable[[Tensor], Tensor] | None, parts: Sequence[nn.Module], x: Tensor) -> list[Tensor]:
+    return no_rows.of_any(partial(_finished, finish), parts, [x])
+
+
+def _finished(finish: Callable[[Tensor], Tensor] | None, parts: Sequence[nn.Module], x: Tensor) -> list[Tensor]:
+    made = in_turn(parts, x)
+    return [finish(made) if finish else made]
 
 
 def materialised(name: str, child: nn.Module) -> nn.Module:
-    """The module itself; or, if it is on the meta device, a copy with memory and newly drawn weights.
+    """The module itself; or, if it is on the meta device, a copy with memory and newly drawn weights. Where all modules are built on the
+    meta device, to look at them, it stays there.
 
     Raises:
         ConfigError: it is on the meta device, and a module in it has no ``reset_parameters``.
     """
-    if not any(tensor.is_meta for tensor in chain(child.parameters(), child.buffers())):
+    if torch.get_default_device().type == "meta" or not any(tensor.is_meta for tensor in chain(child.parameters(), child.buffers())):
         return child
     made = copy.deepcopy(child).to_empty(device=torch.get_default_device())
     _tie(made, child)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
-from sparkring.models.adapting import no_rows
+from sparkring.models import no_rows
 from sparkring.models.adapting.checking import require_exact
 from sparkring.models.adapting.cutting import Cutter
 from sparkring.models.adapting.exchanging import CalledDropout, exchanged, seeded_dropout

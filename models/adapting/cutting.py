@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkring.errors import ConfigError
-from sparkring.models.adapting import no_rows
+from sparkring.models import no_rows
 from sparkring.models.adapting.exchanging import CalledDropout, seeded_dropout
 from sparkring.models.adapting.recording import Recording, Rows, Step, Value, leaves, mapped, tensors_in
 from sparkring.models.adapting.tying import Tie, lent

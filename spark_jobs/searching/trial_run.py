@@ -100,7 +100,8 @@ class TrialRun:
             finally:
                 done.set()
                 watch.result()  # raises what ended the watch
-        value, metric = result.validation[self.config.search.metric], self.config.search.metric
+        metric = self.config.search.metric
+        value = result.validation.get(metric, math.nan)  # there is no R2 of equal labels
         if not math.isfinite(value):
             return {"state": "failed", "error": f"its held-out {metric} is {value}"}
         return {"state": "done", "value": value}

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from harness.datasets import NUMERIC, write_dataset
 from harness.ranks import run_on_ranks
-from sparkring.conf.schema import Config
+from sparkring.conf.schema import Config, TabularModelConfig
 from sparkring.errors import DeadlinePassed
 from sparkring.models.build import Shapes, build_model
+from sparkring.models.networks import network
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Batch
 from sparkring.pipelines.parallel.context import RankContext
@@ -57,6 +58,27 @@ def _train(dataset: Path, folder: Path, *, ranks: int = SIZE, generation: int = 
     return summary
 
 
+class Scaled(nn.Module):
+    """A layer whose result a single number scales."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.layer = nn.Parameter(torch.tensor(2.0)), nn.Linear(len(NUMERIC), 1)
+
+    def forward(self, numeric: Tensor, categorical: Tensor) -> Tensor:
+        logits: Tensor = self.scale * self.layer(numeric)
+        return logits
+
+
+def scaled(_shapes: Shapes) -> nn.Module:
+    return Scaled()
+
+
+def _train_scaled(context: RankContext, job: dict[str, Any]) -> dict[str, Any] | None:
+    network(scaled)
+    return train_rank(context, job)
+
+
 def _job(dataset: Path, folder: Path, *, generation: int = 0, **settings: Any) -> dict[str, Any]:
     return TrainJob(config=_config(folder, **settings), dataset_url=Dataset(str(dataset)).url, dataset_version=1,
                     run_url=str(folder / "run"), generation=generation, lanes=LANES).model_dump(mode="json")
@@ -87,6 +109,15 @@ def test_with_an_exchange_a_step_and_averaged_state_the_weights_are_the_exact_on
     exact = weights_of_run(runs["exact"])
     assert largest_difference(weights_of_run(runs["every step"]), exact) < 1e-10
     assert largest_difference(weights_of_run(runs["every fourth"]), exact) > 1e-4, "the control: with fewer exchanges they are not"
+
+
+def test_the_momentum_of_a_single_number_is_averaged_too(dataset: Path, tmp_path: Path) -> None:
+    for name, settings in {"exact": {}, "every step": {"strategy": {"kind": "local_sgd", "every_steps": 1}}}.items():
+        folder, job = tmp_path / name, _job(dataset, tmp_path / name, epochs=1, **settings)
+        job["config"]["model"] |= {"network": "scaled", "hidden": TabularModelConfig().hidden}
+        run_on_ranks(SIZE, _train_scaled, job, hosts=(0, 0, 1))
+        assert weights_of_run(folder)["network.scale"].dim() == 0
+    assert largest_difference(weights_of_run(tmp_path / "every step"), weights_of_run(tmp_path / "exact")) < 1e-10
 
 
 @pytest.mark.parametrize("run", ["every fourth", "every fourth, kept"])

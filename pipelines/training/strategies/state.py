@@ -20,8 +20,15 @@ MODEL, OPTIMIZER = "model/", "optimizer/"
 
 
 def pack(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors on any device, and in any order in memory (channels last), as safetensors bytes."""
-    return save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
+    """Tensors on any device, and in any order in memory (channels last), as safetensors bytes. Tied ones are written under each name."""
+    held: dict[str, Tensor] = {}
+    memory: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.cpu().contiguous()
+        place = plain.untyped_storage().data_ptr()
+        held[name] = plain.clone() if place in memory else plain  # safetensors refuses tensors that share memory
+        memory.add(place)
+    return save(held)
 
 
 def pack_state(modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> bytes:

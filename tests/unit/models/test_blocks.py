@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
@@ -212,6 +213,12 @@ def test_what_cannot_be_cut_is_refused_with_what_to_do() -> None:
         sketch = nn.Sequential(_Scale())
     with pytest.raises(ConfigError, match=r"0 \(_Scale\) is on the meta device and has no reset_parameters"):
         StageModule(sequential_blocks(sketch), seed=0)
+
+
+def test_a_part_with_the_name_of_something_else_is_refused_by_that_name() -> None:
+    blocks = sequential_blocks(nn.Sequential(OrderedDict(start=nn.Linear(2, 2), last=nn.Linear(2, 2))))
+    with pytest.raises(ConfigError, match="a part of the network is called last, a name that the module which holds it has for"):
+        WholeModel(blocks)
 
 
 def test_sizes_are_known_without_building() -> None:

@@ -14,7 +14,8 @@ from sparkring.cli.terminal.network_files import register_file
 from sparkring.conf.schema.model import ImageModelConfig, TabularModelConfig
 from sparkring.errors import ConfigError
 from sparkring.models import networks
-from sparkring.models.blocks import LOGITS, Block, BlockList, StageModule, X
+from sparkring.models.batch_norm import normalises_rows
+from sparkring.models.blocks import LOGITS, Block, BlockList, StageModule, WholeModel, X, part_elements
 from sparkring.models.build import Shapes, build_model, list_blocks, without_dropout
 from sparkring.models.dropout import RowDropout
 from sparkring.models.inputs import ROW_SEEDS
@@ -70,6 +71,29 @@ class Scaled(nn.Sequential):
     def forward(self, numeric: Tensor) -> Tensor:
         logits: Tensor = self[1](numeric + self[0](numeric)) * self.scale
         return logits
+
+
+class Flattening(nn.Module):
+    """Flattens its rows as many networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 1)
+
+    def forward(self, numeric: Tensor) -> Tensor:
+        logits: Tensor = self.head(numeric.view(numeric.size(0), -1))
+        return logits
+
+
+class Bare(nn.Module):
+    """Weights that no layer holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+
+    def forward(self, numeric: Tensor) -> Tensor:
+        return (self.weights * numeric).sum(1)
 
 
 class Tied(nn.Module):
@@ -250,6 +274,36 @@ def test_a_network_with_dropout_predicts_without_it() -> None:
     expected = predicts(numeric=rows)
     torch.testing.assert_close(expected, predicts.get_submodule("network.head")(rows)[:, 0])
     assert not torch.allclose(trained(numeric=rows, row_seeds=seeds), expected)  # the control: while it trains, it drops
+
+
+@pytest.mark.parametrize("made", [pytest.param(Bare, id="one block"), pytest.param(lambda: nn.Sequential(Bare()), id="in a sequence")])
+def test_a_module_with_weights_of_its_own_needs_no_reset_parameters_to_be_looked_at(made: Callable[[], nn.Module]) -> None:
+    def weighed(_shapes: Shapes) -> nn.Module:
+        return made()
+
+    networks.network(weighed)
+    blocks = list_blocks(TabularModelConfig(network="weighed"), NUMBERS)
+    assert not normalises_rows(blocks)
+    assert sum(part_elements(blocks[0]).values()) == 3
+    assert float(WholeModel(blocks)(numeric=torch.ones(1, 3))) == 6.0
+
+
+@pytest.mark.parametrize("made", [
+    pytest.param(Flattening, id="one block"), pytest.param(lambda: nn.Sequential(nn.Linear(3, 3), Flattening()), id="in a sequence")])
+def test_a_network_that_fails_without_rows_takes_a_micro_batch_of_none(made: Callable[[], nn.Module]) -> None:
+    def flattening(_shapes: Shapes) -> nn.Module:
+        return made()
+
+    networks.network(flattening)
+    model = WholeModel(list_blocks(TabularModelConfig(network="flattening"), NUMBERS))
+    with pytest.raises(RuntimeError, match="cannot reshape tensor of 0 elements"):  # the control
+        made()(torch.empty(0, 3))
+    logits = model(numeric=torch.empty(0, 3))
+    assert logits.shape == (0,)
+    logits.sum().backward()
+    assert not any(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):  # other errors stay
+        model(numeric=torch.empty(2, 4))
 
 
 def test_blocks_may_answer_with_a_column() -> None:

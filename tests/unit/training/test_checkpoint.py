@@ -67,6 +67,20 @@ def test_a_state_of_another_model_is_refused() -> None:
         unpack_state([pack_state([model], optimizer)], [other], torch.optim.AdamW(other.parameters()))
 
 
+def test_a_state_with_tied_parameters_can_be_packed_and_they_stay_tied() -> None:
+    def tied(value: float) -> nn.Sequential:
+        layers = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        layers[1].weight = layers[0].weight
+        nn.init.constant_(layers[0].weight, value)
+        return layers
+
+    model, other = tied(1.0), tied(2.0)
+    packed = pack_state([model], torch.optim.SGD(model.parameters()))
+    unpack_state([packed], [other], torch.optim.SGD(other.parameters()))
+    assert other[1].weight is other[0].weight
+    torch.testing.assert_close(other.state_dict(), model.state_dict())
+
+
 def _peak_of_unpacking(*, in_turn: bool) -> float:
     """Most memory that unpacking one layer of many takes, in sizes of a layer's state."""
     layers = nn.Sequential(*(nn.Linear(256, 256) for _ in range(LAYERS)))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from sparkring.conf.schema import EarlyStoppingConfig, TrainConfig
+from sparkring.errors import DatasetError
 from sparkring.pipelines.training.checkpoints.documents import Position
 from sparkring.pipelines.training.evaluation.score import score_of
 from sparkring.pipelines.training.loop.early_stopping import has_stopped, is_done, judged, why_stopped
@@ -52,3 +53,8 @@ def test_the_reason_names_the_best_epoch_and_its_value() -> None:
     position = _trained([score_of({"loss": 1.0, "auc": auc}, "auc") for auc in (.6, .75, .7, .755)], config)
     assert why_stopped(position, config) == ("ended early, after epoch 4: the held-out auc of 0.7500 in epoch 2 was not improved by more "
                                              "than 0.01 for 2 epochs")
+
+
+def test_a_metric_that_equal_labels_do_not_have_is_named() -> None:
+    with pytest.raises(DatasetError, match=r"validation split has no r2: all its labels are alike; set train\.early_stopping\.metric"):
+        score_of({"loss": 1.0, "rmse": 2.0, "mae": 1.5}, "r2")

@@ -17,6 +17,22 @@ def has_none(tensors: Sequence[Tensor]) -> bool:
     return any(tensor.dim() > 0 and tensor.shape[0] == 0 for tensor in tensors)  # len() would fix the rows of an exported model
 
 
+def of_any(run: Callable[..., list[Tensor]], parts: Sequence[nn.Module], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Run a block for any number of rows: as it is, or as ``of_none`` if it fails for no rows.
+
+    Args:
+        run: As of ``of_none``; each tensor that it returns has the rows as its first axis.
+        parts: Its modules.
+        tensors: What it reads.
+    """
+    try:
+        return run(parts, *tensors)
+    except Exception:
+        if not has_none(tensors):
+            raise
+        return of_none(run, parts, tensors, by_rows=[True])
+
+
 def of_none(run: Callable[..., list[Tensor]], parts: Sequence[nn.Module], tensors: Sequence[Tensor], *,
             by_rows: Sequence[bool]) -> list[Tensor]:
     """Run a block for no rows.
