@@ -349,6 +349,14 @@ def test_a_name_that_is_neither_file_nor_shipped_offers_the_nearest_shipped() ->
         load_config("local/flight")
 
 
+@pytest.mark.parametrize("name", ["orders.yml", "order.yaml"])
+def test_a_name_that_is_no_file_offers_the_nearest_file_beside_it(tmp_path: Path, name: str) -> None:
+    write(tmp_path, "orders.yaml", MINIMAL)
+    write(tmp_path, "flights.yaml", MINIMAL)
+    with pytest.raises(ConfigError, match=rf"no config named {tmp_path}/{name}: .*; did you mean '{tmp_path}/orders\.yaml'\?$"):
+        load_config(str(tmp_path / name))
+
+
 def test_a_file_is_named_with_its_ending_and_only_shipped_configs_without(tmp_path: Path) -> None:
     write(tmp_path, "b.yaml", MINIMAL | {"workspace": "runs/with"})
     with pytest.raises(ConfigError, match=rf"no config named {tmp_path}/b: .*; give {tmp_path}/b\.yaml$"):
