@@ -27,7 +27,7 @@ from sparkring.conf.schema import Config, kind_of_source
 from sparkring.conf.schema.data.splits import IN_PLACE_OF
 from sparkring.conf.schema.strategy import in_full
 from sparkring.conf.strict_yaml import parse_file, parse_value
-from sparkring.errors import ConfigError, in_lines, nearest
+from sparkring.errors import ConfigError, in_lines, nearest, nearest_of
 
 ConfigLike = str | PathLike[str] | Mapping[str, Any] | Config
 """What may be given as a config: a shipped name, the path of a YAML file, plain keys and values, or a loaded config."""
@@ -111,7 +111,8 @@ def _with_parents(name: str, *, folder: Path, seen: tuple[str, ...], as_written:
     known, beside = shipped_configs(), folder / name
     # os.path takes a name that no file can have for one that does not exist, and a pipe is as good as a file
     if name not in known and (os.path.isdir(beside) or not os.path.exists(beside)):  # noqa: PTH110, PTH112
-        meant = f"; give {name}.yaml" if os.path.isfile(f"{beside}.yaml") else nearest(name, known)  # noqa: PTH113
+        meant = f"; give {name}.yaml" if os.path.isfile(f"{beside}.yaml") else (  # noqa: PTH113
+            _nearest_file(beside) or nearest(name, known))
         raise ConfigError(f"no config named {name}: not a YAML file, and not one of {', '.join(known)}"
                           f"{meant or '; name one of these, or give the path of a file'}")
     source = resources.files("sparkring.conf").joinpath(f"{name}.yaml") if name in known else beside
@@ -125,6 +126,15 @@ def _with_parents(name: str, *, folder: Path, seen: tuple[str, ...], as_written:
     if source is beside and beside.is_file() and not as_written:  # a shipped config and a pipe have no folder of the user's
         values = anchored(values, beside.parent)
     return _over_parents(values, folder=beside.parent, seen=(*seen, str(source)), as_written=as_written)
+
+
+def _nearest_file(missing: Path) -> str:
+    """``; did you mean 'x'?`` for the YAML file beside a missing one that is most like it, if the missing one has the ending of one."""
+    if missing.suffix not in (".yaml", ".yml") or not os.path.isdir(missing.parent):  # noqa: PTH112 - the name may be no file's
+        return ""
+    files = {file.stem: file for ending in ("*.yml", "*.yaml") for file in sorted(missing.parent.glob(ending))}
+    found = nearest_of(missing.stem, files)
+    return f"; did you mean {str(files[found])!r}?" if found is not None else ""
 
 
 def _over_parents(values: Mapping[str, Any], *, folder: Path, seen: tuple[str, ...], as_written: bool) -> dict[str, Any]:

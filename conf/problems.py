@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from sparkring.conf.keys import all_keys, models_in, names_sections
 from sparkring.conf.schema import SECRET, Config
+from sparkring.conf.strict_yaml import why_no_yaml
 from sparkring.errors import in_lines, nearest, nearest_of
 
 LONGEST_SHOWN = 200
@@ -67,7 +68,9 @@ def _complaint(error: ErrorDetails) -> str:
         return f"{where} is required and has no value; add it to the file or give --set {where}=..."
     unsaid = isinstance(error["input"], Mapping | BaseModel) or error["type"] == SECRET or error["loc"][:2] == ("spark", "conf")
     text = repr(error["input"])
-    found = "" if unsaid else f" (found {text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + ' ...'})"
+    broken = why_no_yaml(error["input"])
+    why = f", which is not valid YAML: {broken}" if broken else ""
+    found = "" if unsaid else f" (found {text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + ' ...'}{why})"
     said = error["msg"].removeprefix("Value error, ")
     names_it = said.startswith((f"{where}.", f"{where}="))  # a check of several keys names each with its path
     return f"{said}{found}" if names_it or not where else f"{where}: {said}{found}"

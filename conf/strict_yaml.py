@@ -32,6 +32,20 @@ def parse_value(text: str) -> Any:
         return text
 
 
+def why_no_yaml(value: object) -> str:
+    """Why a text that begins like a mapping or a list is neither, as YAML says it; else an empty text."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return ""
+    try:
+        yaml.load(value, Loader=_Loader)  # noqa: S506 - it is the safe loader
+    except yaml.MarkedYAMLError as error:
+        place = f" at character {error.problem_mark.index + 1}" if error.problem_mark else ""
+        return f"{error.problem}{place}"
+    except (yaml.YAMLError, ValueError) as error:
+        return " ".join(str(error).split())
+    return ""
+
+
 class _Loader(yaml.SafeLoader):
     """The safe loader, which also refuses duplicate keys and aliases.
 

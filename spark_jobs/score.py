@@ -40,6 +40,7 @@ from sparkring.spark_jobs.scoring.predict_split import predict_split
 from sparkring.spark_jobs.scoring.raw_rows import source_columns
 from sparkring.spark_jobs.scoring.split_rows import SplitRows, version_for
 from sparkring.spark_jobs.spark.errors import failed_queries_unlogged
+from sparkring.spark_jobs.spark.frames import require_spark_frame
 from sparkring.spark_jobs.spark.progress import SILENT, Bar, Progress
 from sparkring.spark_jobs.spark.session import result_settings, spark_session
 from sparkring.version import __version__
@@ -81,13 +82,15 @@ def score(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
             the name of a column that is added; or ``input`` leaves open which source it replaces.
         DatasetError: the dataset version has changed since the model was trained or was encoded in another way, a file differs from
             the committed one, or a page does not match its checksum.
-        SourceError: the new rows lack a column, have one of a type that the model's features do not accept, one with the name of a
-            column that is added, or two of one name; nothing was kept.
+        SourceError: the frame is not Spark's; or the new rows lack a column, have one of a type that the model's features do not accept,
+            one with the name of a column that is added, or two of one name; nothing was kept.
         NotFinite: the network's answer for a row is not finite; nothing was kept.
         StorageError: the executors cannot read the dataset.
     """
     if frame is not None and input is not None:
         raise ConfigError("both a frame and an input are given, and each is what to score; give one of them.")
+    if frame is not None:
+        require_spark_frame(frame, what="the frame to score")
     if frame is not None and frame.isStreaming:
         raise ConfigError("the frame to score is a stream, which has no end; use sparkring.predict(frame, config) and its writeStream.")
     config = with_existing_run(config_of_job(score, config, keys, section="score"), progress=progress)
@@ -117,9 +120,11 @@ def predict(frame: DataFrame, config: ConfigLike, **keys: Any) -> DataFrame:
         All columns of ``frame``, then those of the model's task (``scoring/columns.py``). Nothing is computed yet.
     Raises:
         ConfigError: the run has no trained model; or, for ``engine="onnx"``, no file exported from it.
-        SourceError: a feature is missing or has a type that prepare refuses for it, or a column has the name of one that is added.
+        SourceError: the frame is not Spark's, a feature is missing or has a type that prepare refuses for it, or a column has the name of
+            one that is added.
         EnvironmentProblem: over Spark Connect, the session's time zone would change a feature.
     """
+    require_spark_frame(frame, what="the frame to predict")
     config = with_existing_run(config_of_job(predict, config, keys, section="score"))
     model = model_of(config.run_url, config.score.engine)
     return predict_with(frame, model, top_k=config.score.top_k, batch_rows=config.score.batch_rows)

@@ -23,7 +23,7 @@ from sparkring.errors import SourceError
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.sources.csv_lines import NAME_EACH, name_refused
 from sparkring.spark_jobs.etl.sources.literal_paths import literal
-from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
+from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason, rewriting
 from sparkring.spark_jobs.spark.session import spark_path
 from sparkring.spark_jobs.spark.versions.casts import ddl_of
 
@@ -52,12 +52,15 @@ def find_source(spark: SparkSession, table: str) -> FoundSource:
     Raises:
         SourceError: there is nothing of that name, its format cannot be told, or Spark cannot read it.
     """
-    place = Path(table)
+    of_files = Path(table).exists() or bool(urlparse(table).scheme)
     try:
-        if place.exists() or urlparse(table).scheme:
+        if of_files:
             return _of_files(spark, table)
         return FoundSource(_name(table), {"format": "table", "table": table}, spark.table(table))
     except SPARK_ERRORS as error:
+        if of_files:
+            raise SourceError(f"Spark cannot read {table}: {reason(error)}; check that its files are whole and of one format"
+                              f"{rewriting(error)}.") from None
         raise SourceError(f"{table} is neither a file here nor a table that Spark can read: {reason(error)}; give a path, or a name such "
                           "as shop.orders.") from None
 

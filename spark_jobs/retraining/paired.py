@@ -83,4 +83,4 @@ def judge(found: Paired | None, policy: PromoteConfig) -> Verdict:
         return Verdict(promote=low > 0, reason=f"{'better' if low > 0 else 'not better beyond chance'}: {figures}")
     least = -policy.margin * abs(found.champion)
     said = "not worse" if low >= least else "it may be worse"
-    return Verdict(promote=low >= least, reason=f"{said} by more than {policy.margin:.0%} of the champion's loss: {figures}")
+    return Verdict(promote=low >= least, reason=f"{said} by more than {100 * policy.margin:g}% of the champion's loss: {figures}")

@@ -19,7 +19,7 @@ from sparkring.pipelines.data.dataset.manifest import DataFile, Manifest, Split
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
 from sparkring.pipelines.data.dataset.row_schema import DataField
 from sparkring.pipelines.data.dataset.stored_columns import Change, Scaling, changes
-from sparkring.pipelines.data.dataset.versions import Dataset
+from sparkring.pipelines.data.dataset.versions import BRING_BACK, Dataset
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.job.model_files import ModelCard
 from sparkring.spark_jobs.etl.sources.committed_files import read_committed
@@ -32,7 +32,7 @@ def trained_on(card: ModelCard) -> Manifest:
         DatasetVersionNotFound: it is gone.
         DatasetError: the version has different content now.
     """
-    manifest = Dataset(card.dataset_url).manifest(card.dataset_version, fold=card.fold)
+    manifest = Dataset(card.dataset_url).manifest(card.dataset_version, fold=card.fold, moved=BRING_BACK)
     if manifest.content_id != card.content_id:
         raise DatasetError(f"version {card.dataset_version} of {card.dataset_url} holds {manifest.content_id[:16]}, but the model was "
                            f"trained on {card.content_id[:16]}; train again, or bring that dataset back.")

@@ -68,6 +68,12 @@ def lacks_client(error: Exception) -> bool:
     return any(said in str(error) for said in ("S3AFileSystem", "AzureBlobFileSystem", "No FileSystem for scheme"))
 
 
+def rewriting(error: Exception) -> str:
+    """Advice to write timestamps again that Spark cannot read; else an empty text."""
+    return ", or write its timestamps in microseconds, in pandas with to_parquet(path, coerce_timestamps='us')" if (
+        "TIMESTAMP(NANOS" in str(error)) else ""
+
+
 def error_of_worker(error: Exception) -> SparkringError | None:
     """The error of ours that ended a Python worker's task, whose traceback Spark passes on as text; None if it was another one.
 

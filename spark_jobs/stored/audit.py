@@ -268,7 +268,7 @@ def _orders(start: Start, manifest: Manifest) -> _Orders:
 def _manifest(start: Start, dataset_url: str) -> Manifest:
     """The manifest of the dataset version, if it is the one that the run read."""
     dataset, version = Dataset(dataset_url), start["dataset_version"]
-    manifest = dataset.manifest(version, fold=start.get("fold"))
+    manifest = dataset.manifest(version, fold=start.get("fold"), moved="name its new address with --dataset")
     found = dataset.manifest_sha256(version)
     if found != start["manifest_sha256"]:
         raise ReceiptError(f"version {version} of {dataset.url} has a manifest with SHA-256 {found}, the run read one with "

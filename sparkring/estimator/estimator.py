@@ -32,6 +32,7 @@ from sparkring.notebook.interactive import for_caller
 from sparkring.spark_jobs.inference.sections import TEST_SHARE, VALIDATION_SHARE
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.scoring.predict import Model
+from sparkring.spark_jobs.spark.frames import require_spark_frame
 from sparkring.spark_jobs.spark.slots import is_local, master_of
 from sparkring.spark_jobs.spark.versions.supported import is_connect
 from sparkring.spark_jobs.train import train
@@ -62,9 +63,11 @@ class TorchEstimator(Estimator[TorchModel], TrainParams, DefaultParamsWritable, 
         Raises:
             SourceError: as ``fit``.
         """
+        require_spark_frame(dataset, what="the frame to fit")
         return told(look(dataset, self._asked()).choices)
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
+        require_spark_frame(dataset, what="the frame to fit")
         spark = dataset.sparkSession
         num_ranks = self.getNumRanks() if self.isDefined(self.numRanks) else slots_there_are(spark)
         with ranks_held(spark, num_ranks), self._folder(spark) as folder, ExitStack() as kept:

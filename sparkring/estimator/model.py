@@ -24,6 +24,7 @@ from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.inference.choose import Choices
 from sparkring.spark_jobs.scoring.columns import PREDICTION, PROBABILITIES, PROBABILITY
 from sparkring.spark_jobs.scoring.predict import Model, predict_with
+from sparkring.spark_jobs.spark.frames import require_spark_frame
 
 BATCH_ROWS = 8192
 SMALLEST = 1e-300
@@ -63,6 +64,7 @@ class TorchModel(MLModel, ColumnParams, MLWritable, MLReadable["TorchModel"]):
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         what = "the DataFrame to transform"
+        require_spark_frame(dataset, what=what)
         own = require_columns(dataset, [column.source for column in self.columns], what=what)
         columns = [column.model_copy(update={"source": own[column.source]}) for column in self.columns]
         require_kinds(dataset.schema, columns)

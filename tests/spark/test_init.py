@@ -6,6 +6,7 @@ import json
 import random
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -96,6 +97,22 @@ def test_a_table_of_the_session_and_parquet_need_no_types(spark: SparkSession, o
     sources = {name: yaml.safe_load(Path(f"{name}.yaml").read_text())["prepare"]["sources"] for name in ("orders", "bought")}
     assert sources == {"orders": {"orders": {"path": "orders.parquet", "format": "parquet"}},
                        "bought": {"bought": {"format": "table", "table": "bought"}}}
+
+
+def test_timestamps_in_nanoseconds_which_spark_does_not_read_are_refused_with_the_way_out(spark: SparkSession, tmp_path: Path) -> None:
+    file, way_out = tmp_path / "bought.parquet", r"in microseconds, in pandas with to_parquet\(path, coerce_timestamps='us'\)\.$"
+    rows = pd.DataFrame({"at": pd.to_datetime(["2026-01-01"] * 3).astype("datetime64[ns]"), "km": [1.0, 2.0, 3.0], "late": [0, 1, 0]})
+    rows.to_parquet(file)
+    with pytest.raises(SourceError, match=r"^Spark cannot read .*bought\.parquet: .*NANOS.*; check that .*" + way_out):
+        init(str(file), label="late", output=tmp_path / "my.yaml", spark=spark)
+    assert sorted(tmp_path.iterdir()) == [file]
+    config = {"name": "bought", "workspace": str(tmp_path / "runs"), "prepare": {
+        "sources": {"bought": {"path": str(file), "format": "parquet"}}, "query": "SELECT * FROM bought", "label": "late",
+        "features": {"numeric": ["km"]}, "split": {"by": "random"}}}
+    with pytest.raises(SourceError, match=r"^source bought: Spark cannot read .*NANOS.*; correct prepare\.sources\.bought, .*" + way_out):
+        prepare(config, spark=spark)
+    rows.to_parquet(file, coerce_timestamps="us")
+    assert init(str(file), label="late", output=tmp_path / "my.yaml", spark=spark).rows == 3
 
 
 @pytest.mark.parametrize(("table", "label", "message"), [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,6 +102,25 @@ def test_a_fraction_is_no_integer(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(row.whole or 0 for row in frame.collect()) == [0, 1, 2]
     with pytest.raises(SourceError, match=r"1 of 3 values of column half are not int, e\.g\. '1\.5'"):
         read_table(spark, locate("table", config.model_copy(update={"columns": {"half": "int"}})), cache=tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "text", "expression", "value"), [
+    pytest.param("double", "-10,5", r"double\(replace\(`Preis €`, ',', '\.'\)\)", "-10.5", id="a decimal comma"),
+    pytest.param("double", "1.234,56", r"double\(replace\(replace\(`Preis €`, '\.'\), ',', '\.'\)\)", "1234.56", id="points and a comma"),
+    pytest.param("date", "31.01.2026", r"to_date\(`Preis €`, 'dd\.MM\.yyyy'\)", "2026-01-31", id="a date"),
+    pytest.param("timestamp_ntz", "31.01.2026 23:59", r"to_timestamp\(`Preis €`, 'dd\.MM\.yyyy HH:mm'\)", "2026-01-31 23:59:00",
+                 id="a time"),
+])
+def test_a_value_in_another_form_gets_an_expression_for_the_query(
+        spark: SparkSession, tmp_path: Path, kind: str, text: str, expression: str, value: str) -> None:
+    (tmp_path / "table.csv").write_text(f'Preis €\n"{text}"\n')
+    config = SourceConfig(path=str(tmp_path / "table.csv"), columns={"Preis €": kind})
+    with pytest.raises(SourceError, match=rf"are not {kind}, e\.g\. '{re.escape(text)}'; .* {expression}(?: in the query)?\.$") as raised:
+        read_table(spark, locate("table", config), cache=tmp_path)
+    advised = re.search(expression, str(raised.value))
+    assert advised is not None
+    frame, _ = read_table(spark, locate("table", config.model_copy(update={"columns": {"Preis €": "string"}})), cache=tmp_path)
+    assert frame.selectExpr(f"CAST({advised.group()} AS string)").collect()[0][0] == value
 
 
 @pytest.mark.parametrize(("lines", "message"), [

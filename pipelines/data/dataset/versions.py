@@ -18,6 +18,9 @@ VERSIONS, ADOPTED_VERSIONS = "versions", "_versions"
 """Folders of the manifests. Beside adopted Parquet files the folder's name must begin with _: other readers, such as
 Petastorm's, fail on any other folder there."""
 
+BRING_BACK = "bring it back to this address, where the model was trained on it, e.g. by a link"
+"""What to do if a dataset has been moved since a model was trained on it, for the models know its address then."""
+
 
 class Dataset:
     """The versions at one URL."""
@@ -30,16 +33,17 @@ class Dataset:
         """Numbers of the committed versions, oldest first."""
         return self._home()[1]
 
-    def manifest(self, version: int | None = None, *, fold: int | None = None) -> Manifest:
+    def manifest(self, version: int | None = None, *, fold: int | None = None, moved: str | None = None) -> Manifest:
         """Read the manifest of ``version``, or of the latest; see ``open``."""
-        return self.open(version, fold=fold).manifest
+        return self.open(version, fold=fold, moved=moved).manifest
 
-    def open(self, version: int | None = None, *, fold: int | None = None) -> DatasetVersion:
+    def open(self, version: int | None = None, *, fold: int | None = None, moved: str | None = None) -> DatasetVersion:
         """Read ``version``, or the latest one; pass the result on, so that its manifest is read only once.
 
         Args:
             version: Its number.
             fold: Of a version in folds: the one that validates; the manifest is then that view of it (``folds.py``).
+            moved: Of a version that was here before: what the error advises if the dataset has been moved.
         Raises:
             DatasetVersionNotFound: there is none.
             DatasetError: the document is not a manifest of this format, or belongs to another version; or there is no such fold.
@@ -47,7 +51,7 @@ class Dataset:
         folder, existing = self._home()
         wanted = version if version is not None else (existing[-1] if existing else None)
         if wanted is None or wanted not in existing:
-            raise DatasetVersionNotFound(self.url, wanted=version, existing=existing)
+            raise DatasetVersionNotFound(self.url, wanted=version, existing=existing, moved=moved)
         origin = f"{self.url}/{folder}/{wanted}.json"
         document = self.store.read(f"{folder}/{wanted}.json")
         manifest = parse_manifest(document, origin=origin)

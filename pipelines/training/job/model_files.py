@@ -20,7 +20,7 @@ from sparkring.errors import CheckpointDamaged, ConfigError, DatasetError
 from sparkring.models.blocks import WholeModel
 from sparkring.models.build import build_model, without_dropout
 from sparkring.pipelines.data.dataset.preprocessing import Preprocessing
-from sparkring.pipelines.data.dataset.versions import Dataset, DatasetVersion
+from sparkring.pipelines.data.dataset.versions import BRING_BACK, Dataset, DatasetVersion
 from sparkring.pipelines.data.stores.open import open_store
 from sparkring.pipelines.training.job.tasks import shapes_of
 
@@ -132,7 +132,7 @@ def dataset_of(card: ModelCard) -> DatasetVersion:
         DatasetVersionNotFound: it is gone.
         DatasetError: the version has different content now.
     """
-    version = Dataset(card.dataset_url).open(card.dataset_version, fold=card.fold)
+    version = Dataset(card.dataset_url).open(card.dataset_version, fold=card.fold, moved=BRING_BACK)
     if version.manifest.content_id != card.content_id:
         raise DatasetError(f"version {card.dataset_version} of {card.dataset_url} holds {version.manifest.content_id[:16]}, but the model "
                            f"was trained on {card.content_id[:16]}; train again, or bring that dataset back.")

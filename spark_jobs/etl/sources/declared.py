@@ -6,21 +6,24 @@ its own schema, whose values need no check.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
-from pyspark.sql.types import AtomicType, DataType, DoubleType, FloatType, FractionalType, IntegralType, NumericType, StringType
+from pyspark.sql.types import AtomicType, DataType, DateType, DoubleType, FloatType, FractionalType, IntegralType, NumericType, StringType
 
 from sparkring.conf.schema import SourceConfig, StoredTable
 from sparkring.errors import ConfigError, SourceError, SparkringError, nearest, together
-from sparkring.spark_jobs.etl.columns.expressions import finite, named
+from sparkring.spark_jobs.etl.columns.expressions import TEMPORAL_TYPES, finite, named
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS
 from sparkring.spark_jobs.spark.versions.casts import try_cast, type_of
 
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 """Spark's replacement for bytes that are not characters of the file's encoding."""
 _SEPARATORS = ";\t|,"
+_DECIMAL_COMMA = re.compile(r"[-+]?\d[\d.]*,(?!\d{3}$)\d+")
+"""Not of three decimals: 1,234 is a thousand where the comma parts thousands."""
 
 
 def declared_columns(raw: DataFrame, name: str, config: SourceConfig | StoredTable) -> tuple[dict[str, Column], list[SparkringError]]:
@@ -149,10 +152,22 @@ def _wrong_values(found: Row, name: str, config: SourceConfig | StoredTable) -> 
             yield SourceError(f"source {name}: values of column {column} hold bytes that are not {config.encoding}, "
                               f"e.g. {example!r}; correct encoding in prepare.sources.{name}.")
         elif wrong:
-            texts = " A column of texts and numbers is a string, for prepare.features.categorical." if isinstance(
-                type_of(kind), NumericType) else ""
             yield SourceError(f"source {name}: {wrong} of {found[0]} values of column {column} are not {kind}, e.g. {example!r}; "
-                              f"correct its type{null_value} in prepare.sources.{name}.{texts}")
+                              f"correct its type{null_value} in prepare.sources.{name}.{_in_another_form(column, type_of(kind), example)}")
+
+
+def _in_another_form(column: str, kind: DataType, example: str) -> str:
+    """What else to do about a text that may be a value of its type, written as Spark does not read it."""
+    quoted = f"`{column}`"
+    if isinstance(kind, NumericType) and _DECIMAL_COMMA.fullmatch(example):
+        plain = f"replace({quoted}, '.')" if "." in example else quoted
+        return f" A number with a decimal comma is a string there, and double(replace({plain}, ',', '.')) in the query."
+    if isinstance(kind, NumericType):
+        return " A column of texts and numbers is a string, for prepare.features.categorical."
+    if isinstance(kind, TEMPORAL_TYPES):
+        made = f"to_date({quoted}, 'dd.MM.yyyy')" if isinstance(kind, DateType) else f"to_timestamp({quoted}, 'dd.MM.yyyy HH:mm')"
+        return f" One that is not written like 2026-01-31 is a string there, and in the query e.g. {made}."
+    return ""
 
 
 def _all_null(found: Row, name: str, config: SourceConfig | StoredTable) -> Iterable[SourceError]:

@@ -39,7 +39,7 @@ from sparkring.spark_jobs.etl.sources.folders import FORMATS, folder_files, read
 from sparkring.spark_jobs.etl.sources.literal_paths import folder_matched, is_pattern, literal, require_readable, skipped_by_spark
 from sparkring.spark_jobs.etl.sources.local_files import files_below, is_there, reading
 from sparkring.spark_jobs.etl.sources.stored_tables import address, at_latest, identify_table, lacking, open_table, redacted
-from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason
+from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason, rewriting
 from sparkring.spark_jobs.spark.session import spark_path
 
 _CHUNK = 1 << 20
@@ -257,8 +257,9 @@ def open_raw(spark: SparkSession, source: Source, *, cache: Path, only: Sequence
     try:
         return reader.format(config.format).options(**reader_options(config)).load(paths), files
     except SPARK_ERRORS as error:
+        advice = f"{lacking(config.format, error, spark.version)}{rewriting(error)}"
         raise SourceError(f"source {source.name}: Spark cannot read {config.path} as {config.format}: {reason(error)}; "
-                          f"correct prepare.sources.{source.name}{lacking(config.format, error, spark.version)}.") from None
+                          f"correct prepare.sources.{source.name}{advice}.") from None
 
 
 def reader_options(config: SourceConfig) -> dict[str, str | bool]:

@@ -16,12 +16,13 @@ Run = Annotated[str, typer.Argument(
 
 
 def run_url(run: str, overrides: Sequence[str] | None) -> str:
-    """The address of a run.
+    """The address of a run: that of a config, else what was given. What can only be a config has to be there.
 
     Raises:
         ConfigError: the config cannot be read, or its workspace has no such run.
     """
-    if run not in shipped_configs() and not Path(run).is_file():
+    is_config = bool(overrides) or (run.endswith((".yaml", ".yml")) and not Path(run).is_dir())
+    if not is_config and run not in shipped_configs() and not Path(run).is_file():
         return run
     from sparkring.spark_jobs.run.place import with_existing_run
 

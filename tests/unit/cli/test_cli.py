@@ -198,10 +198,10 @@ def test_datasets_are_listed_shown_and_verified(run: Run, dataset: str, tmp_path
     assert json.loads(run("datasets", "list", dataset, "--json")[1])[0]["files"] == 3
 
 
-@pytest.mark.parametrize("command", ["list", "gc"])
+@pytest.mark.parametrize("command", [("datasets", "list"), ("datasets", "gc"), ("audit",), ("checkpoints", "list")], ids=" ".join)
 @pytest.mark.parametrize("given", [("nix.yaml",), ("nix.yml",), ("nix", "--set", "workspace=x")], ids=" ".join)
-def test_a_config_that_is_not_there_is_no_empty_dataset(run: Run, command: str, given: tuple[str, ...]) -> None:
-    code, out, err = run("datasets", command, *given)
+def test_a_config_that_is_not_there_is_no_empty_folder(run: Run, command: tuple[str, ...], given: tuple[str, ...]) -> None:
+    code, out, err = run(*command, *given)
     assert (code, out) == (2, "")
     assert f"no config named {given[0]}" in err
 

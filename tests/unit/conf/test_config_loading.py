@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -347,6 +348,25 @@ def test_moments_of_a_split_with_and_without_a_time_zone_are_compared_as_utc(min
 def test_a_name_that_is_neither_file_nor_shipped_offers_the_nearest_shipped() -> None:
     with pytest.raises(ConfigError, match=r"no config named local/flight: .*did you mean 'local/flights'\?"):
         load_config("local/flight")
+
+
+@pytest.mark.parametrize(("override", "why"), [
+    pytest.param("model.hidden=[64, 32", "expected ',' or ']'", id="no end"),
+    pytest.param("prepare.split={by: random", "expected ',' or '}'", id="no end of a section"),
+    pytest.param("prepare.sources={a: x, a: y}", "key 'a' is given twice", id="a key that comes twice"),
+])
+def test_an_override_that_is_a_list_or_mapping_by_half_is_told_why_it_is_none(minimal: str, override: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=rf"\(found '.*', which is not valid YAML: .*{re.escape(why)}"):
+        load_config(minimal, [override])
+    assert load_config(minimal, ["name=[x"]).name == "[x"  # a text may look so
+
+
+@pytest.mark.parametrize("name", ["orders.yml", "order.yaml"])
+def test_a_name_that_is_no_file_offers_the_nearest_file_beside_it(tmp_path: Path, name: str) -> None:
+    write(tmp_path, "orders.yaml", MINIMAL)
+    write(tmp_path, "flights.yaml", MINIMAL)
+    with pytest.raises(ConfigError, match=rf"no config named {tmp_path}/{name}: .*; did you mean '{tmp_path}/orders\.yaml'\?$"):
+        load_config(str(tmp_path / name))
 
 
 def test_a_file_is_named_with_its_ending_and_only_shipped_configs_without(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ def test_a_caller_can_catch_it_as_the_builtin_that_it_expects(kind: type[Sparkri
     pytest.param(lambda: DatasetVersionNotFound("runs/x", wanted=4, existing=[1, 2]),
                  "runs/x has no version 4, it has 1, 2; name one of these, or run `sparkring prepare` to commit another.",
                  id="a version that is not there"),
+    pytest.param(lambda: DatasetVersionNotFound("runs/x", wanted=4, existing=[], moved="name its new address with --dataset"),
+                 "runs/x has no version 4 any more; if the dataset was moved, name its new address with --dataset.", id="a moved dataset"),
     pytest.param(lambda: DatasetVersionNotFound("runs/x", wanted=None, existing=[]),
                  "runs/x has no committed version; run `sparkring prepare` to commit one.",
                  id="no version at all"),

@@ -55,6 +55,12 @@ def test_a_policy_promotes_what_it_says(found: Paired | None, better: bool, not_
     assert not judge(found, PromoteConfig(when="never")).promote
 
 
+@pytest.mark.parametrize(("margin", "said"), [(0.01, "1%"), (0.07, "7%"), (0.005, "0.5%"), (0.0, "0%")])
+def test_the_reason_names_the_margin_as_the_config_has_it(margin: float, said: str) -> None:
+    reason = judge(CLEARLY_BETTER, PromoteConfig(when="not_worse", margin=margin)).reason
+    assert reason.startswith(f"not worse by more than {said} of the champion's loss: ")
+
+
 def test_the_reason_names_figures() -> None:
     assert judge(CLEARLY_BETTER, PromoteConfig(when="better")).reason == (
         "better: mean loss 0.49000, the champion's 0.50000, gain +0.01000 [+0.00804, +0.01196] on 10,000 held-out rows")
