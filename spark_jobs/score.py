@@ -91,8 +91,8 @@ def score(config: ConfigLike, *, spark: SparkSession | None = None, progress: Pr
         raise ConfigError("both a frame and an input are given, and each is what to score; give one of them.")
     if frame is not None:
         require_spark_frame(frame, what="the frame to score")
-    if frame is not None and frame.isStreaming:
-        raise ConfigError("the frame to score is a stream, which has no end; use sparkring.predict(frame, config) and its writeStream.")
+        if frame.isStreaming:
+            raise ConfigError("the frame to score is a stream, which has no end; use sparkring.predict(frame, config) and its writeStream.")
     config = with_existing_run(config_of_job(score, config, keys, section="score"), progress=progress)
     job = _Job(config, model_of(config.run_url, config.score.engine), open_store(config.scores), progress, time.perf_counter())
     finish_commit(job.store)

@@ -59,7 +59,7 @@ def find_source(spark: SparkSession, table: str) -> FoundSource:
         return FoundSource(_name(table), {"format": "table", "table": table}, spark.table(table))
     except SPARK_ERRORS as error:
         if of_files:
-            raise SourceError(f"Spark cannot read {table}: {reason(error)}; check that its files are whole and of one format"
+            raise SourceError(f"Spark cannot read {table}: {reason(error)}; check that it is there, and its files whole and of one format"
                               f"{rewriting(error)}.") from None
         raise SourceError(f"{table} is neither a file here nor a table that Spark can read: {reason(error)}; give a path, or a name such "
                           "as shop.orders.") from None
