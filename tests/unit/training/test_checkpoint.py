@@ -69,10 +69,10 @@ def test_a_state_of_another_model_is_refused() -> None:
 
 def test_a_state_with_tied_parameters_can_be_packed_and_they_stay_tied() -> None:
     def tied(value: float) -> nn.Sequential:
-        layers = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-        layers[1].weight = layers[0].weight
-        nn.init.constant_(layers[0].weight, value)
-        return layers
+        first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+        second.weight = first.weight
+        nn.init.constant_(first.weight, value)
+        return nn.Sequential(first, second)
 
     model, other = tied(1.0), tied(2.0)
     packed = pack_state([model], torch.optim.SGD(model.parameters()))
