@@ -112,7 +112,8 @@ def test_with_an_exchange_a_step_and_averaged_state_the_weights_are_the_exact_on
 
 
 def test_the_momentum_of_a_single_number_is_averaged_too(dataset: Path, tmp_path: Path) -> None:
-    for name, settings in {"exact": {}, "every step": {"strategy": {"kind": "local_sgd", "every_steps": 1}}}.items():
+    settings_of: dict[str, dict[str, Any]] = {"exact": {}, "every step": {"strategy": {"kind": "local_sgd", "every_steps": 1}}}
+    for name, settings in settings_of.items():
         folder, job = tmp_path / name, _job(dataset, tmp_path / name, epochs=1, **settings)
         job["config"]["model"] |= {"network": "scaled", "hidden": TabularModelConfig().hidden}
         run_on_ranks(SIZE, _train_scaled, job, hosts=(0, 0, 1))

@@ -36,6 +36,9 @@ from sparkring.pipelines.training.strategies.state import OPTIMIZER, named_tenso
 from sparkring.pipelines.training.strategies.step import Inputs, Spoiled, StepResult
 from sparkring.pipelines.training.strategies.step_times import Span, StepTimes
 
+COUNTER = "step"
+"""In the optimizer's state for a parameter, torch's name of the number of its updates."""
+
 
 class LocalSgdStrategy(Replica):
     """One rank's model, equal to the others' after each exchange."""
@@ -136,7 +139,7 @@ class LocalSgdStrategy(Replica):
         if self._strategy.optimizer_state == "keep":
             return weights
         states = (self.optimizer.state[parameter] for parameter in trained)
-        return weights + [value for state in states for value in state.values() if isinstance(value, Tensor) and value.dim()]
+        return weights + [value for state in states for key, value in state.items() if isinstance(value, Tensor) and key != COUNTER]
 
     def _waited(self, since: Mark) -> list[Span]:
         return [(since, self._times.clock.mark())]
