@@ -180,7 +180,7 @@ def test_rows_to_score_may_have_other_columns_of_any_names_but_each_feature_once
     assert odd.columns == [*raw.columns, "note", "note", "Note", "__id_0", "a.b`c", "prediction", "probability"]
     assert len(odd.collect()) == 2
     with pytest.raises(SourceError, match=r"have 2 columns km_none and KM_NONE, which Spark does not tell apart; leave all but km_none"):
-        score(config, spark=spark, frame=raw.selectExpr("*", "1D AS KM_NONE"))
+        predict(raw.selectExpr("*", "1D AS KM_NONE"), config)
     with pytest.raises(DatasetError, match=r"has no split 'holdout'; it has train, validation, test"):
         SplitRows.of(_manifest(made), made.dataset, "holdout")
 
