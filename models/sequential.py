@@ -88,7 +88,8 @@ def materialised(name: str, child: nn.Module) -> nn.Module:
     Raises:
         ConfigError: it is on the meta device, and a module in it has no ``reset_parameters``.
     """
-    if torch.get_default_device().type == "meta" or not any(tensor.is_meta for tensor in chain(child.parameters(), child.buffers())):
+    looked_at = torch.empty(0).is_meta  # of torch 2.6, get_default_device does not know of `with torch.device(...)`
+    if looked_at or not any(tensor.is_meta for tensor in chain(child.parameters(), child.buffers())):
         return child
     made = copy.deepcopy(child).to_empty(device=torch.get_default_device())
     _tie(made, child)
