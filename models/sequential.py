@@ -81,6 +81,11 @@ def _finished(finish: Callable[[Tensor], Tensor] | None, parts: Sequence[nn.Modu
     return [finish(made) if finish else made]
 
 
+def device_here() -> torch.device:
+    """The device on which tensors are made here; of ``with torch.device(...)``, ``get_default_device`` of torch 2.6 does not know."""
+    return torch.empty(0).device
+
+
 def materialised(name: str, child: nn.Module) -> nn.Module:
     """The module itself; or, if it is on the meta device, a copy with memory and newly drawn weights. Where all modules are built on the
     meta device, to look at them, it stays there.
@@ -88,10 +93,10 @@ def materialised(name: str, child: nn.Module) -> nn.Module:
     Raises:
         ConfigError: it is on the meta device, and a module in it has no ``reset_parameters``.
     """
-    looked_at = torch.empty(0).is_meta  # of torch 2.6, get_default_device does not know of `with torch.device(...)`
-    if looked_at or not any(tensor.is_meta for tensor in chain(child.parameters(), child.buffers())):
+    device = device_here()
+    if device.type == "meta" or not any(tensor.is_meta for tensor in chain(child.parameters(), child.buffers())):
         return child
-    made = copy.deepcopy(child).to_empty(device=torch.get_default_device())
+    made = copy.deepcopy(child).to_empty(device=device)
     _tie(made, child)
     for path, module in made.named_modules(prefix=name):
         if any(True for _ in chain(module.parameters(recurse=False), module.buffers(recurse=False))):

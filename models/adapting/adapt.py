@@ -21,6 +21,7 @@ from sparkring.models.adapting.recording import NotCuttable, layers, logits_in, 
 from sparkring.models.adapting.tying import Tie, ties_between, without_borrowed
 from sparkring.models.blocks import LOGITS, Block, BlockList, Factory
 from sparkring.models.inputs import CATEGORICAL, IMAGE, NUMERIC, ROW_SEEDS, TOKENS
+from sparkring.models.sequential import device_here
 
 if TYPE_CHECKING:
     from sparkring.models.build import Shapes
@@ -77,7 +78,7 @@ def _cut(network: Rebuilder, sketch: nn.Module, shapes: Shapes, *, dropout: floa
 def _part(network: Rebuilder, path: str, ties: Sequence[Tie], dropout: float) -> nn.Module:
     """Build one part of the network."""
     sketch = network.sketch.get_submodule(path)
-    without_memory = torch.get_default_device().type == "meta"
+    without_memory = device_here().type == "meta"
     drawn = not without_memory and any(True for _ in sketch.parameters())
     made = without_borrowed(exchanged(network.part(path) if drawn else copy.deepcopy(sketch), path, dropout=dropout), path, ties)
     return made.to("meta") if without_memory else made
