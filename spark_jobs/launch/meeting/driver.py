@@ -88,10 +88,12 @@ class DriverMeeting(GuardedServer):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close all connections and free the port."""
+        """Close all connections, wake whoever waits for an answer, and free the port."""
         self.shutdown()
         self._thread.join()
         self.hang_up()
+        with self._changed:
+            self._changed.notify_all()
         self.server_close()
 
     @property
@@ -142,8 +144,9 @@ class DriverMeeting(GuardedServer):
         self._changed.notify_all()
 
     def _known(self, request: _Request) -> bool:
-        """Whether the answer is known."""
-        return self._attempts[request.partition] != request.attempt or len(self._rounds[request.round]) == self.num_tasks
+        """Whether the answer is known, or nobody is left to hear it."""
+        return (self._closing.is_set() or self._attempts[request.partition] != request.attempt
+                or len(self._rounds[request.round]) == self.num_tasks)
 
     def _timeout_s(self, request: _Request) -> float:
         return max(0.0, self._until - time.monotonic()) if request.round == 0 else self._deadline_s

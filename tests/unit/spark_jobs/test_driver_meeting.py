@@ -143,12 +143,13 @@ def test_a_driver_that_cannot_be_reached_or_hangs_up_is_said_with_what_to_do() -
         _guest(meeting.address, 0).gather("", within_s=1.0)
 
 
-def test_nothing_is_left_of_it() -> None:
-    before = threading.active_count()
-    with _meeting() as (_, gather):
+def test_nothing_is_left_of_it_not_even_a_thread_that_would_still_wait_for_the_others() -> None:
+    before = set(threading.enumerate())
+    with _meeting(within_s=10 * LONG_S) as (meeting, gather):
         waiting = gather(0, "a")
-    assert isinstance(waiting.exception(LONG_S), EnvironmentProblem | DeadlinePassed)
+        _await_come(meeting, 1)
+    assert isinstance(waiting.exception(LONG_S), EnvironmentProblem)
     until = time.monotonic() + LONG_S
-    while threading.active_count() > before:
-        assert time.monotonic() < until
+    while left := [thread.name for thread in set(threading.enumerate()) - before]:
+        assert time.monotonic() < until, left
         time.sleep(0.01)
