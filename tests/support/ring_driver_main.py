@@ -111,6 +111,7 @@ def stage(spark: SparkSession, command: dict[str, Any]) -> None:
         gpus = context.resources().get("gpu")
         yield pa.RecordBatch.from_pydict({"gpu": [",".join(gpus.addresses) if gpus else ""]})
 
+    spark.range(1).collect()  # waits for the first executor; a barrier stage is refused where there is none yet
     tasks: Any = spark.range(0, command["num_tasks"], 1, command["num_tasks"]).mapInArrow(meet, "gpu string", barrier=True)
     try:
         if command["profiled"]:
