@@ -66,18 +66,19 @@ def _config(workspace: Path, alone: Path, **train: Any) -> tuple[str, Config]:
     return write_config(workspace, dataset_url=str(alone / "dataset"), model={"hidden": HIDDEN}, train={**TRAIN, **train})
 
 
-def _steps(config: Config, generation: int = 0) -> int:
-    return sum(record["rank"] == 0 and record["generation"] == generation for record in events_of(config, "step"))
+def _steps(config: Config, *, resumed: bool = False) -> int:
+    """Number of steps of generation 0; or of those after it, which are several if a ring could not form within ``DEADLINE_S``."""
+    return sum(record["rank"] == 0 and (record["generation"] > 0) == resumed for record in events_of(config, "step"))
 
 
-def _await_steps(command: Running, config: Config, more: int, generation: int = 0) -> None:
-    wanted = _steps(config, generation) + more
+def _await_steps(command: Running, config: Config, more: int, *, resumed: bool = False) -> None:
+    wanted = _steps(config, resumed=resumed) + more
 
     def done() -> bool:
         assert command.process.poll() is None, f"the command ended:\n{command.said[-4000:]}"
-        return _steps(config, generation) >= wanted
+        return _steps(config, resumed=resumed) >= wanted
 
-    await_condition(done, f"step {wanted} of generation {generation}", within_s=END_S)
+    await_condition(done, f"step {wanted} {'after' if resumed else 'of'} generation 0", within_s=END_S)
 
 
 def _host_of(cluster: HostCluster, config: Config, rank: int) -> Host:
@@ -152,7 +153,8 @@ def test_a_link_that_is_cut_for_good_ends_a_run_in_time_with_an_error_that_names
     _require_named(command, config, host, rank)
     path, _ = _config(tmp_path, alone, num_ranks=2)
     cluster.run("train", path)
-    assert _generations(config)[1] == 2
+    sizes = _generations(config)
+    assert sizes[max(sizes)] == 2
     _require_weights_of_one_rank(tmp_path, alone, config)
 
 
@@ -205,13 +207,13 @@ def test_a_ring_that_has_lost_its_driver_ends_once_another_driver_has_begun(alon
         before = _steps(config)
         await_condition(lambda: _steps(config) > before, "a step of the ring without a driver")
         with cluster.running("train", path, on="office", cores=2) as command:
-            _await_steps(command, config, 1, generation=1)
+            _await_steps(command, config, 1, resumed=True)
             for host in cluster.workers.values():
                 host.link.clear()
             assert command.wait(END_S) == 0, command.said[-3000:]
         psutil.wait_procs(old, timeout=END_S)
         assert not any(rank.is_running() for rank in old)
-    assert {0, 1} <= set(_generations(config))
+    assert len(_generations(config)) > 1
     refused = [record["text"] for record in events_of(config, "warning") if record["generation"] == 0]
     assert any("generation 0 is over" in text for text in refused), "the ring without a driver tried to write"
     _require_one_writer(config)

@@ -31,6 +31,8 @@ pytestmark = [pytest.mark.skipif(REASON is not None, reason=REASON or ""), pytes
 
 FILES = ([600, 600], [300], [501])
 TABLE: dict[str, Any] = {"hidden": (512, 256)}
+WIDE_TABLE: dict[str, Any] = {"hidden": (1024, 512)}
+"""Its gradients are so large that Horovod's own messages, which grow with the seconds of a run, are few beside them."""
 DECODER: dict[str, Any] = {"kind": "text", "width": 12, "layers": 2, "heads": 6}
 """A network for tables has nothing to deal to shards; of a decoder each of six ranks gets a head."""
 WIDE_DECODER = DECODER | {"width": 96}
@@ -81,9 +83,9 @@ def _trained(cluster: HostCluster, workspace: Path, alone: Path, *, model: dict[
     return config
 
 
-def _gradient_bytes(alone: Path) -> int:
-    """Of a step, in float64."""
-    return sum(8 * tensor.numel() for tensor in weights_of_run(alone).values())
+def _gradient_bytes(workspace: Path) -> int:
+    """Of a step of its run, in float64."""
+    return sum(8 * tensor.numel() for tensor in weights_of_run(workspace).values())
 
 
 def _sent(cluster: HostCluster) -> dict[str, int]:
@@ -167,12 +169,14 @@ def test_servers_and_workers_on_two_hosts_train_the_weights_of_one_rank_one_step
 @pytest.mark.nightly
 def test_local_models_meet_between_hosts_less_often_and_send_less(cluster: HostCluster, alone: Path, tmp_path: Path) -> None:
     before = _sent(cluster)
-    path, config = write_config(tmp_path, dataset_url=str(alone / "dataset"), model=TABLE, train={
+    path, config = write_config(tmp_path, dataset_url=str(alone / "dataset"), model=WIDE_TABLE, train={
         **TRAIN, "strategy": {"kind": "local_sgd", "every_steps": 7}, "optimizer": {"name": "sgd", "lr": 0.01}})
     cluster.run("train", path)
     assert audit(config.run_url).strategy == "local_sgd"
-    gradients = STEPS * _gradient_bytes(alone)
-    assert all((sent - before[name]) / gradients < 0.3 for name, sent in _sent(cluster).items()), "three exchanges in place of 21"
+    gradients = STEPS * _gradient_bytes(tmp_path)
+    for name, sent in _sent(cluster).items():
+        share = (sent - before[name]) / gradients
+        assert share < 0.3, f"{name} sent {share:.2f} times the gradients of 21 steps: more than three exchanges and the first weights"
 
 
 @pytest.fixture(scope="module")
