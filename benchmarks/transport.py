@@ -40,6 +40,8 @@ SIZES = {"4k": (4 << 10, 200), "256k": (256 << 10, 100), "4m": (4 << 20, 30), "6
 MICRO_BATCHES = 4
 HOST_ROUNDS = 41
 """Between hosts: the same seconds, as there are half as many sides."""
+DEADLINE_S = 600.0
+"""For all rounds: two minutes where the machine is busy with others."""
 
 Seconds = dict[str, dict[str, list[float]]]
 """Of a hop: by side and size, a round's median each."""
@@ -157,11 +159,11 @@ def main() -> None:
     """Play and print."""
     os.environ.update(rank_environment.MEMORY)  # before the first process starts
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    played = {"one host": run_on_ranks(2, on_one_host, cycle_ms=None)[0]}
+    played = {"one host": run_on_ranks(2, on_one_host, cycle_ms=None, deadline_s=DEADLINE_S)[0]}
     reason = why_no_hosts()
     if reason is None:
         with tempfile.TemporaryDirectory() as folder, hosts(Path(folder), "alpha", "beta") as made:
-            played["two hosts"] = run_on_hosts(made, "benchmarks.transport:between_hosts", f"{folder}/store")[0]
+            played["two hosts"] = run_on_hosts(made, "benchmarks.transport:between_hosts", f"{folder}/store", deadline_s=DEADLINE_S)[0]
     table, fields, worst = [], dict[str, Figure](), dict[str, float]()
     for where, seconds in played.items():
         ratio = ratios(seconds)
