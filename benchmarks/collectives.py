@@ -4,7 +4,7 @@
 
 1 KB to 64 MB on 2 and 4 hosts of one rank, and on 2 hosts of two, where two levels differ. On two cores 4 ranks wait for each other's turn
 of a core, so their times show the order of the ways rather than a cluster's. All ways are open at once in the same processes and take
-turns, several sums each; a time is that of the slowest rank, a ratio the median over the rounds.
+turns in a new order each round, several sums each; a time is that of the slowest rank, a ratio the median over the rounds.
 
 ``worst_over_best``: over all sizes, on 2 and 4 hosts of one rank, the worst ratio of our choice to the best of ring, tree and two levels;
 ``worst_over_best_shared`` the same on hosts of two. ``ratio_to_torch_64mb``: our choice over torch's Gloo, the worse of 2 and 4 hosts.
@@ -25,8 +25,10 @@ from harness.hosts import Host, hosts, why_no_hosts
 from sparkring.spark_jobs.launch.rank import environment as rank_environment
 
 KB, MB = 1 << 10, 1 << 20
-ROUNDS = {KB: 60, 16 * KB: 60, 256 * KB: 60, 4 * MB: 25, 64 * MB: 9}
+ROUNDS = {KB: 120, 16 * KB: 120, 256 * KB: 80, 4 * MB: 48, 64 * MB: 12}
 """By size: short sums vary more from round to round."""
+DEADLINE_S = 600.0
+"""For all rounds of a size."""
 OURS = ("ring", "tree", "two_level")
 SIDES = (*OURS, "auto", "horovod", "torch")
 LAYOUTS = {"2 hosts": (2, 1), "4 hosts": (4, 1), "2 hosts of 2 ranks": (2, 2)}
@@ -42,7 +44,7 @@ def measured(made: Sequence[Host], size: int, rounds: int, *, per_host: int = 1,
              sides: Sequence[str] = SIDES) -> Seconds:
     """Seconds of a sum of ``size`` bytes on the slowest rank."""
     found = run_on_hosts(made, "benchmarks.support.sums_rank:measure", size, list(sides), rounds, f"{made[0].address}:{port}",
-                         ranks_per_host=per_host)
+                         ranks_per_host=per_host, deadline_s=DEADLINE_S)
     return {side: [max(each) for each in zip(*(rank[side] for rank in found), strict=True)] for side in sides}
 
 

@@ -227,13 +227,21 @@ def _place(root: nn.Module, name: str, part: nn.Module) -> None:
     """Put a part under a dotted name, e.g. ``blocks.3``."""
     *path, leaf = name.split(".")
     for step in path:
-        if step not in root._modules:  # noqa: SLF001 - children only: a method may have the same name
+        if not _is_child(root, step, of=name):
             root.add_module(step, nn.Module())
         root = root.get_submodule(step)
-    if leaf not in root._modules and hasattr(root, leaf):  # noqa: SLF001 - the same
-        raise ConfigError(f"a part of the network is called {name}, a name that the module which holds it has for something else; give it "
-                          "another one.")
+    _is_child(root, leaf, of=name)
     root.add_module(leaf, part)
+
+
+def _is_child(root: nn.Module, step: str, *, of: str) -> bool:
+    """Whether a module has a child of that name. Raises ConfigError if it has anything else of that name, such as a method."""
+    if step in root._modules:  # noqa: SLF001 - children only
+        return True
+    if hasattr(root, step):
+        raise ConfigError(f"a part of the network is called {of}, and the module that holds it has something else called {step}; give it "
+                          "another name.")
+    return False
 
 
 def has_gradient(tensor: Tensor) -> bool:

@@ -141,9 +141,9 @@ class DatasetVersionNotFound(SparkringError, LookupError):
     """The dataset has no such committed version."""
 
     def __init__(self, url: str, *, wanted: int | None, existing: Sequence[int], moved: str | None = None) -> None:
-        """``moved``: what to do if the version was there before, and the dataset has been moved."""
+        """``moved``: what to do if the version was there before, and nothing is there now: the dataset may have been moved."""
         what = "no committed version" if wanted is None else f"no version {wanted}"
-        if moved is not None:
+        if moved is not None and not existing:
             super().__init__(f"{url} has {what} any more; if the dataset was moved, {moved}.")
         elif existing:
             super().__init__(f"{url} has {what}, it has {', '.join(map(str, existing))}; name one of these, or run `sparkring prepare` to "

@@ -23,6 +23,7 @@ from sparkring.errors import SourceError
 from sparkring.spark_jobs.etl.columns.expressions import named
 from sparkring.spark_jobs.etl.sources.csv_lines import NAME_EACH, name_refused
 from sparkring.spark_jobs.etl.sources.literal_paths import literal
+from sparkring.spark_jobs.etl.sources.local_files import is_there, reading
 from sparkring.spark_jobs.spark.errors import SPARK_ERRORS, reason, rewriting
 from sparkring.spark_jobs.spark.session import spark_path
 from sparkring.spark_jobs.spark.versions.casts import ddl_of
@@ -52,7 +53,8 @@ def find_source(spark: SparkSession, table: str) -> FoundSource:
     Raises:
         SourceError: there is nothing of that name, its format cannot be told, or Spark cannot read it.
     """
-    of_files = Path(table).exists() or bool(urlparse(table).scheme)
+    with reading():
+        of_files = is_there(Path(table)) or bool(urlparse(table).scheme)
     try:
         if of_files:
             return _of_files(spark, table)
@@ -66,10 +68,10 @@ def find_source(spark: SparkSession, table: str) -> FoundSource:
 
 
 def _of_files(spark: SparkSession, address: str) -> FoundSource:
-    local = Path(address) if Path(address).exists() else None
+    local = Path(address) if is_there(Path(address)) else None
     file = next((each for each in sorted(local.rglob("*")) if _format(each.name)), local) if local and local.is_dir() else local
     name = file.name if file else address
-    if name.endswith(".zip"):  # Spark would read its bytes as rows
+    if name.lower().endswith(".zip"):  # Spark would read its bytes as rows
         raise SourceError(f"{name} is a zip, inside which Spark cannot look; unpack it, and name the file to read.")
     kind = _format(name)
     if kind is None:

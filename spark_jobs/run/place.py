@@ -12,6 +12,7 @@ Reads the list of runs and manifests; writes nothing.
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 
 from sparkring.conf.schema import Config
 from sparkring.errors import ConfigError, SparkringError, in_one_line, nearest
@@ -70,7 +71,7 @@ def with_run_if_any(config: Config, *, progress: Progress = SILENT) -> Config:
         return config
     own, missed = _own_run(config, names)
     if own is None and len(names) > 1:
-        raise ConfigError(f"{config.runs} holds the runs {in_one_line(names)}, none of which was trained with this config; "
+        raise ConfigError(f"{config.runs} holds the runs {in_one_line(names)}, {_why_none(config)}; "
                           f"name one, e.g. --set run={names[-1]}, or run `sparkring train` with this config first.")
     run = own or names[0]
     if own is None:
@@ -105,3 +106,11 @@ def _own_run(config: Config, names: Collection[str]) -> tuple[str | None, int]:
     except SparkringError:  # the dataset is gone or damaged; runs can be read without it
         pass
     return None, 0
+
+
+def _why_none(config: Config) -> str:
+    """Why none of several runs is this config's."""
+    with suppress(SparkringError):  # it cannot be read: then nobody can tell, either
+        if Dataset(config.dataset).versions():
+            return "none of which was trained with this config"
+    return f"and none is known to be this config's, since {config.dataset} holds no dataset: if it was moved, bring it back"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote, urlparse
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -34,8 +35,9 @@ from sparkring.spark_jobs.spark.versions.casts import ddl_of
 
 Given = str | Mapping[str, str]
 """A path or a table in place of the only source, or of the sources of these names."""
-_UNREADABLE = re.compile("MALFORMED|FAILFAST|FAILED_READ_FILE|CSV header does not conform")
-"""Spark's words for a file that it cannot read to its end."""
+_UNREADABLE = re.compile("MALFORMED|FAILFAST|FAILED_READ_FILE|CSV header does not conform"
+                         "|Encountered error while reading file|Parquet column cannot be converted in file")
+"""Spark's words for a file that it cannot read to its end; the last two are those of Spark 3.5."""
 _STRANGE = re.compile(r"__sparkring_strange\((.*?)\)\)", re.DOTALL)
 
 
@@ -229,9 +231,19 @@ def _errors_explained(opened: Sequence[OpenTable]) -> Iterator[None]:
 
 
 def _read_by(opened: Sequence[OpenTable], said: str) -> OpenTable | None:
-    """The source whose files Spark could not read to their end: the one that the error names, else the first CSV; None for other errors."""
+    """The source that Spark could not read to its end: the one whose file the error names, else the only one; None for other errors."""
     if not _UNREADABLE.search(said):
         return None
-    of_files = [table for table in opened if isinstance(table.source.config, SourceConfig)]
-    return min(of_files, key=lambda table: (table.source.local is None or str(table.source.local) not in said,
-                                            not is_csv(table.source.config)), default=None)
+    said = unquote(said)  # Spark writes the name of a file as in a URL
+    found = max(opened, key=lambda table: _length_named(table, said), default=None)
+    return found if found is not None and (len(opened) == 1 or _length_named(found, said)) else None
+
+
+def _length_named(table: OpenTable, said: str) -> int:
+    """Characters of the longest path of a source that the error names; 0 if it names none."""
+    config, local = table.source.config, table.source.local
+    if not isinstance(config, SourceConfig):
+        return 0
+    remote = urlparse(config.path).path  # without the scheme and the server, which Spark may write in another way
+    paths = [re.split(r"/[^/]*[*?\[{]", remote)[0].rstrip("/")] if local is None else [str(local), *map(str, table.files)]
+    return max((len(path) for path in paths if re.search(rf"{re.escape(path)}(?![\w-])", said)), default=0)

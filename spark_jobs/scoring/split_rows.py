@@ -52,7 +52,7 @@ def version_for(card: ModelCard, version: int | None) -> Manifest:
     """
     if version in (None, card.dataset_version):
         return trained_on(card)
-    manifest = Dataset(card.dataset_url).manifest(version)
+    manifest = Dataset(card.dataset_url).manifest(version, moved=BRING_BACK)
     if card.fold is not None:
         if card.fold >= len(manifest.folds):
             raise DatasetError(f"version {version} of {card.dataset_url} has {len(manifest.folds) or 'no'} folds, and the model is that of "

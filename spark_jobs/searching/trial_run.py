@@ -101,7 +101,10 @@ class TrialRun:
                 done.set()
                 watch.result()  # raises what ended the watch
         metric = self.config.search.metric
-        value = result.validation.get(metric, math.nan)  # there is no R2 of equal labels
+        if metric not in result.validation:
+            return {"state": "failed", "error": f"the validation split has no {metric}: all its labels are alike; search by loss, or hold "
+                                                "out other rows"}
+        value = result.validation[metric]
         if not math.isfinite(value):
             return {"state": "failed", "error": f"its held-out {metric} is {value}"}
         return {"state": "done", "value": value}

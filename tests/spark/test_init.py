@@ -119,13 +119,15 @@ def test_timestamps_in_nanoseconds_which_spark_does_not_read_are_refused_with_th
     pytest.param("nowhere", "returned", "nowhere is neither a file here nor a table that Spark can read: .*; give a path", id="no table"),
     pytest.param("x.xlsx", "returned", r"the format of x\.xlsx cannot be told from its name; give a file or folder of", id="a format"),
     pytest.param("x.csv.zip", "returned", r"x\.csv\.zip is a zip, inside which Spark cannot look; unpack it", id="a zip"),
+    pytest.param("x.CSV.ZIP", "returned", r"x\.CSV\.ZIP is a zip, inside which Spark cannot look; unpack it", id="a zip in capitals"),
+    pytest.param("x" * 300, "returned", "File name too long", id="a name that the system refuses"),
     pytest.param("orders.csv", "retuned", "has no column retuned; did you mean 'returned'.; it has order no, ordered_at", id="a label"),
 ])
 def test_what_cannot_be_looked_at_is_refused_and_nothing_is_written(
         spark: SparkSession, orders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, label: str, message: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("orders.csv").write_bytes(orders.read_bytes())
-    for name in ("x.xlsx", "x.csv.zip"):
+    for name in ("x.xlsx", "x.csv.zip", "x.CSV.ZIP"):
         Path(name).write_bytes(b"PK")
     before = sorted(Path.cwd().iterdir())
     with pytest.raises(SourceError, match=message):

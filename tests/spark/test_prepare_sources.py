@@ -107,6 +107,8 @@ def test_a_fraction_is_no_integer(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "text", "expression", "value"), [
     pytest.param("double", "-10,5", r"double\(replace\(`Preis €`, ',', '\.'\)\)", "-10.5", id="a decimal comma"),
     pytest.param("double", "1.234,56", r"double\(replace\(replace\(`Preis €`, '\.'\), ',', '\.'\)\)", "1234.56", id="points and a comma"),
+    pytest.param("double", "0,125", r"double\(replace\(`Preis €`, ',', '\.'\)\)", "0.125", id="0 and three decimals"),
+    pytest.param("double", "1.234,567", r"double\(replace\(replace\(`Preis €`, '\.'\), ',', '\.'\)\)", "1234.567", id="three decimals"),
     pytest.param("date", "31.01.2026", r"to_date\(`Preis €`, 'dd\.MM\.yyyy'\)", "2026-01-31", id="a date"),
     pytest.param("timestamp_ntz", "31.01.2026 23:59", r"to_timestamp\(`Preis €`, 'dd\.MM\.yyyy HH:mm'\)", "2026-01-31 23:59:00",
                  id="a time"),

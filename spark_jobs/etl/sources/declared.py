@@ -22,8 +22,8 @@ from sparkring.spark_jobs.spark.versions.casts import try_cast, type_of
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 """Spark's replacement for bytes that are not characters of the file's encoding."""
 _SEPARATORS = ";\t|,"
-_DECIMAL_COMMA = re.compile(r"[-+]?\d[\d.]*,(?!\d{3}$)\d+")
-"""Not of three decimals: 1,234 is a thousand where the comma parts thousands."""
+_DECIMAL_COMMA = re.compile(r"[-+]?(0,\d+|\d{1,3}(\.\d{3})+,\d+|\d+,(?!\d{3}$)\d+)")
+"""1,234 is none: it is a thousand where the comma parts thousands. 0,125 and 1.234,567 cannot be."""
 
 
 def declared_columns(raw: DataFrame, name: str, config: SourceConfig | StoredTable) -> tuple[dict[str, Column], list[SparkringError]]:

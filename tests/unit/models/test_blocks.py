@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
@@ -215,9 +214,10 @@ def test_what_cannot_be_cut_is_refused_with_what_to_do() -> None:
         StageModule(sequential_blocks(sketch), seed=0)
 
 
-def test_a_part_with_the_name_of_something_else_is_refused_by_that_name() -> None:
-    blocks = sequential_blocks(nn.Sequential(OrderedDict(start=nn.Linear(2, 2), last=nn.Linear(2, 2))))
-    with pytest.raises(ConfigError, match="a part of the network is called last, a name that the module which holds it has for"):
+@pytest.mark.parametrize("name", ["last", "last.0"])
+def test_a_part_with_the_name_of_something_else_is_refused_by_that_name(name: str) -> None:
+    blocks = BlockList((Block("end", {name: partial(nn.Linear, 2, 2)}, writes=("logits",)),), inputs=("x",))
+    with pytest.raises(ConfigError, match=f"called {name}, and the module that holds it has something else called last; give it another"):
         WholeModel(blocks)
 
 

@@ -11,7 +11,7 @@ from harness.datasets import write_dataset
 from sparkring.conf.schema import TabularModelConfig
 from sparkring.errors import DatasetVersionNotFound, ReceiptError
 from sparkring.pipelines.training.job.model_files import ModelCard, dataset_of
-from sparkring.spark_jobs.scoring.split_rows import trained_on
+from sparkring.spark_jobs.scoring.split_rows import trained_on, version_for
 from sparkring.spark_jobs.stored.audit import _manifest
 
 
@@ -26,6 +26,8 @@ def test_what_a_model_was_trained_on_is_to_be_brought_back(tmp_path: Path, read:
     with pytest.raises(DatasetVersionNotFound, match=r"/dataset has no version 1 any more; if the dataset was moved, bring it back to this "
                                                      r"address, where the model was trained on it, e\.g\. by a link\.$"):
         read(card)
+    with pytest.raises(DatasetVersionNotFound, match="has no version 2 any more; if the dataset was moved, bring it back"):
+        version_for(card, 2)
     (tmp_path / "dataset").symlink_to(tmp_path / "moved")
     read(card)
 

@@ -119,6 +119,9 @@ def test_which_of_several_runs_is_meant_has_to_be_said(workspace: Path) -> None:
     with pytest.raises(ConfigError, match=rf"holds the runs {names[0]}, and {names[1]}, none .* this config; name one, e.g. --set run="):
         with_existing_run(config_of(workspace))
     assert with_existing_run(config_of(workspace, run=names[0])).run == names[0]
+    (workspace / "dataset").rename(workspace / "moved")
+    with pytest.raises(ConfigError, match=r"and none is known to be this config's, since \S+/dataset holds no dataset: if it was moved, "):
+        with_existing_run(config_of(workspace))
 
 
 def test_a_run_that_is_not_there_is_refused_with_those_that_are(workspace: Path) -> None:
