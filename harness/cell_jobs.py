@@ -73,6 +73,7 @@ def run_job(python: Path, folder: Path, *, texts: bool = False) -> JobFigures:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     config = january_flights(folder)
+    _sparkring(python, folder, "doctor", config)  # ends with another code than 0 if a check fails
     began = time.perf_counter()
     done = _sparkring(python, folder, "demo", config)
     seconds = time.perf_counter() - began

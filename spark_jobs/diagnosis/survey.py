@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +97,13 @@ class TaskReport:
     trouble: list[str] = field(default_factory=list)
     """Each reason that this task could not listen, or could not reach another."""
 
+    def to_json(self) -> str:
+        """For ``from_json``. Not by ``asdict``: Spark 3.5 ships this class by value to the tasks, and it has no fields there."""
+        return json.dumps({**vars(self), "machine": vars(self.machine)})
+
     @classmethod
     def from_json(cls, text: str) -> TaskReport:
-        """Read what ``survey_task`` wrote."""
+        """Read what ``to_json`` wrote."""
         values = json.loads(text)
         return cls(machine=Machine(**values.pop("machine")), **values)
 
@@ -129,7 +133,7 @@ def survey_task(probe_file: str | None, meet: bool, _: Iterator[pa.RecordBatch])
     report = TaskReport(
         machine=this_machine(with_packages=meeting.first_of_machine), sees_probe=Path(probe_file).exists() if probe_file else None,
         gpus=list(gpus.addresses) if gpus else [], address=meeting.address, interface=meeting.interface, trouble=meeting.trouble)
-    yield pa.RecordBatch.from_pydict({"report": [json.dumps(asdict(report))]})
+    yield pa.RecordBatch.from_pydict({"report": [report.to_json()]})
 
 
 def free_memory() -> int:

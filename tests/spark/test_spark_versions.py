@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DateType, DecimalType, DoubleType, IntegerType, StringType, TimestampType
 
+from sparkring.conf.schema import SourceConfig
+from sparkring.spark_jobs.etl.sources.tables import locate, open_raw
+from sparkring.spark_jobs.spark.errors import SPARK_ERRORS
 from sparkring.spark_jobs.spark.session import RESULT_SETTINGS, result_settings
 from sparkring.spark_jobs.spark.versions.arrow_frames import frame_of, frame_of_rows, table_of, table_of_batches
 from sparkring.spark_jobs.spark.versions.casts import ddl_of, try_cast, try_cast_by_sql, type_of
@@ -112,6 +116,19 @@ def test_a_thread_takes_over_the_properties_of_the_one_that_starts_it(spark: Spa
     thread.start()
     thread.join(60)
     assert found == ["here"]
+
+
+def test_a_line_of_too_many_values_is_noticed_whichever_columns_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    """The control: by its default Spark 3.5 cuts the line where not all columns are read."""
+    (tmp_path / "table.csv").write_text("id,km\n1,2\n3,4,5\n")
+    source = locate("table", SourceConfig(path=str(tmp_path / "table.csv"), columns={"id": "int"}))
+    pruning = "spark.sql.csv.parser.columnPruning.enabled"
+    spark.conf.set(pruning, "true")
+    if spark.version.startswith("3."):
+        assert open_raw(spark, source, cache=tmp_path)[0].select("id").count() == 2
+    with result_settings(spark), pytest.raises(SPARK_ERRORS, match=r"(?i)malformed"):
+        open_raw(spark, source, cache=tmp_path)[0].select("id").collect()
+    spark.conf.set(pruning, RESULT_SETTINGS[pruning])
 
 
 def test_what_results_depend_on_does_not_follow_the_default_of_a_version(spark: SparkSession) -> None:

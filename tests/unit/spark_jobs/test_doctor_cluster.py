@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -220,4 +218,4 @@ def test_the_doctor_fails_where_a_ring_in_plaintext_is_refused_and_warns_where_i
 
 def test_a_report_survives_its_way_through_json() -> None:
     report = task(gpus=["0"], trouble=["x"], sees_probe=True)
-    assert TaskReport.from_json(json.dumps(asdict(report))) == report
+    assert TaskReport.from_json(report.to_json()) == report
