@@ -18,9 +18,9 @@ from sparkring.spark_jobs.spark.versions.query_logs import query_loggers
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*: ")
 """The last line of a traceback: the exception's class and message."""
-_OURS = {each.__name__: each for each in (DatasetError, SourceError, StorageError)}
 _TASK_FAILED = re.compile(r"^(?:\S+: )?Job aborted due to stage failure: .*? \(TID \d+\) \(.*?\): (?:org\.apache\.spark\.[\w.$]+: )?(?=.)")
 """Before the cause where a task has failed, over Py4J: how often, and on which executor."""
+_OURS = {each.__name__: each for each in (DatasetError, SourceError, StorageError)}
 _RAISED_OURS = re.compile(rf"^sparkring\.errors\.({'|'.join(_OURS)}): (.*)$", re.MULTILINE)
 
 SPARK_ERRORS = (PySparkException, Py4JError)

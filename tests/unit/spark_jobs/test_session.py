@@ -93,8 +93,8 @@ def test_of_sparks_complaint_the_line_that_says_why_is_kept() -> None:
         "[PARSE_SYNTAX_ERROR] Syntax error at 'x'. SQLSTATE: 42601 (line 1)"
     assert reason(Exception("An error occurred while calling o1.x.\n: java.io.IOException: no host.\n\tat a.b(c:1)")) == \
         "java.io.IOException: no host"
-    failed = ("An error occurred while calling o1.x.\n: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 2.0 "
-              "failed 1 times, most recent failure: Lost task 0.0 in stage 2.0 (TID 17) (10.0.0.2 executor driver): ")
+    failed = ("An error occurred while calling o1.x.\n: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage "
+              "2.0 failed 1 times, most recent failure: Lost task 0.0 in stage 2.0 (TID 17) (10.0.0.2 executor driver): ")
     assert reason(Exception(f"{failed}org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero.\n\tat a.b(c:1)")) == \
         "[DIVIDE_BY_ZERO] Division by zero"
     assert reason(Exception(f"{failed}java.lang.IllegalArgumentException: a unit.\n\tat a")) == "java.lang.IllegalArgumentException: a unit"
