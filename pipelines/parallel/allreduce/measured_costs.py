@@ -6,6 +6,7 @@ import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -14,13 +15,23 @@ from sparkring.pipelines.parallel.allreduce.exchange import Exchange
 from sparkring.pipelines.parallel.collectives.communicator import Communicator
 from sparkring.pipelines.parallel.mesh import Ranks
 
-REPETITIONS = {1 << 10: 15, 1 << 15: 15, 1 << 18: 9, 1 << 20: 5}
-"""By the bytes of a sum, how often each way is timed, after one to warm up. No gap is wide: between 32 KB and 1 MB lines cross. Fewer bytes
-than 1 MB fit into buffers on the way and tell nothing of a link."""
-MOST_BYTES, OF_LARGEST = 1 << 23, 7
-"""The largest buffer, cut to so many bytes, is timed so often, if it is above 1 MB: most bytes of a job travel in buffers of that size."""
-LONGEST_S = 0.1
-"""It is not timed if a way would take longer."""
+
+class Series(NamedTuple):
+    """How often a size is timed."""
+
+    rounds: int
+    """After one to warm up; the ways take turns."""
+    in_a_row: int
+    """Sums that a way makes in its turn: where ranks wait for a core, one of 256 KB takes 0.5 to 2.5 ms, and the mean is what counts."""
+
+
+REPETITIONS = {1 << 10: Series(9, 8), 1 << 15: Series(9, 8), 1 << 18: Series(9, 4), 1 << 20: Series(5, 2)}
+"""By the bytes of a sum. No gap is wide: between 32 KB and 1 MB lines cross. Fewer bytes than 1 MB fit into buffers on the way and tell
+nothing of a link."""
+MOST_BYTES, OF_LARGEST = 1 << 23, Series(7, 1)
+"""The largest buffer, cut to so many bytes, is timed, too, if it has 2 MB: most bytes of a job travel in buffers of that size."""
+LONGEST_S, OF_LONG = 0.1, Series(3, 1)
+"""A size whose turn would take longer is timed less: a slow link varies little. The largest buffer is not timed then."""
 
 
 def measure_costs(communicator: Communicator, exchange: Exchange | None, ranks: Ranks, among: Sequence[Way], *,
@@ -38,9 +49,10 @@ def measure_costs(communicator: Communicator, exchange: Exchange | None, ranks: 
     """
     timed: dict[Way, dict[int, float]] = {way: {} for way in among} if len(among) > 1 and len(ranks) > 1 else {}
     own = min(largest, MOST_BYTES) // 4 * 4
-    for size, repetitions in (*REPETITIONS.items(), (own, OF_LARGEST)):
-        wanted = timed and (size in REPETITIONS or (size > max(REPETITIONS) and _longest_s(timed, size) <= LONGEST_S))
-        mine = _seconds(communicator, exchange, ranks, among, size, repetitions) if exchange is not None and wanted else []
+    for size, series in (*REPETITIONS.items(), (own, OF_LARGEST)):
+        is_long = bool(timed) and _longest_s(timed, size) * series.in_a_row > LONGEST_S
+        wanted = timed and (size in REPETITIONS or (size >= 2 * max(REPETITIONS) and not is_long))
+        mine = _seconds(communicator, exchange, ranks, among, size, OF_LONG if is_long else series) if exchange and wanted else []
         said = communicator.gather_bytes(json.dumps(mine).encode(), name="allreduce.costs")  # of all groups, which differ in what they time
         if wanted:
             slowest = [[max(each) for each in zip(*ways, strict=True)]
@@ -51,21 +63,22 @@ def measure_costs(communicator: Communicator, exchange: Exchange | None, ranks: 
 
 
 def _longest_s(timed: Mapping[Way, Mapping[int, float]], size: int) -> float:
-    """Seconds that the bytes of a sum may take."""
-    costs = [Cost(each) for each in timed.values()]
-    return max(cost.seconds(size) - cost.start_s for cost in costs)
+    """Seconds that the bytes of a sum may take; 0 before two sizes are timed."""
+    costs = [Cost(each) for each in timed.values() if len(each) > 1]
+    return max((cost.seconds(size) - cost.start_s for cost in costs), default=0.0)
 
 
 def _seconds(communicator: Communicator, exchange: Exchange, ranks: Ranks, among: Sequence[Way], size: int,
-             repetitions: int) -> list[list[float]]:
-    """This rank's seconds of a sum of ``size`` bytes: of each repetition, by way. The ways take turns."""
+             series: Series) -> list[list[float]]:
+    """This rank's seconds of a sum of ``size`` bytes: of each round, by way."""
     context, buffer, found = communicator.context, torch.zeros(size // 4), list[list[float]]()
     hosts = [context.hosts[rank] for rank in ranks]
     plans = [way.rounds(ranks.index(context.rank), hosts, len(buffer)) for way in among]
-    for _ in range(1 + repetitions):
+    for _ in range(1 + series.rounds):
         found.append([])
         for rounds in plans:
             began = time.monotonic()
-            exchange.play(rounds, buffer, until=began + context.deadline_s)
-            found[-1].append(time.monotonic() - began)
+            for _ in range(series.in_a_row):
+                exchange.play(rounds, buffer, until=time.monotonic() + context.deadline_s)
+            found[-1].append((time.monotonic() - began) / series.in_a_row)
     return found[1:]
