@@ -244,6 +244,7 @@ def _length_named(table: OpenTable, said: str) -> int:
     config, local = table.source.config, table.source.local
     if not isinstance(config, SourceConfig):
         return 0
-    remote = urlparse(config.path).path  # without the scheme and the server, which Spark may write in another way
-    paths = [re.split(r"/[^/]*[*?\[{]", remote)[0].rstrip("/")] if local is None else [str(local), *map(str, table.files)]
+    paths = [str(local), *map(str, table.files[:1])]  # the second for a zip, which is unpacked elsewhere
+    if local is None:  # without the scheme and the server, which Spark may write in another way
+        paths = [re.split(r"/[^/]*[*?\[{]", urlparse(config.path).path)[0].rstrip("/")]
     return max((len(path) for path in paths if re.search(rf"{re.escape(path)}(?![\w-])", said)), default=0)
