@@ -110,7 +110,7 @@ def _own_run(config: Config, names: Collection[str]) -> tuple[str | None, int]:
 
 def _why_none(config: Config) -> str:
     """Why none of several runs is this config's."""
-    with suppress(SparkringError):  # it cannot be read: then nobody can tell, either
-        if Dataset(config.dataset).versions():
-            return "none of which was trained with this config"
-    return f"and none is known to be this config's, since {config.dataset} holds no dataset: if it was moved, bring it back"
+    with suppress(SparkringError):  # whoever cannot look must not say that nothing is there
+        if not Dataset(config.dataset).versions():
+            return f"and none is known to be this config's, since {config.dataset} holds no dataset: if it was moved, bring it back"
+    return "none of which was trained with this config"
