@@ -36,6 +36,14 @@ def test_costs_decide_not_the_kind_of_a_way() -> None:
     assert cheapest(EIGHT_HOSTS | {HALVING: Cost({KB: 2e-3, MB: 50e-3})}, 25 * MB) == HALVING
 
 
+@pytest.mark.parametrize(("num_bytes", "chosen"), [pytest.param(4 * MB, DOUBLING, id="as timed"),
+                                                   pytest.param(64 * MB, RING, id="longer than any that was timed")])
+def test_a_long_buffer_is_not_sent_whole_because_a_shorter_one_was_quick(num_bytes: int, chosen: Way) -> None:
+    """Two hosts: 4 MB took 3.5 ms doubled and 3.8 by a ring, 64 MB 73 and 42."""
+    two_hosts = {DOUBLING: Cost({KB: 0.25e-3, 4 * MB: 3.5e-3}), RING: Cost({KB: 0.3e-3, 4 * MB: 3.8e-3})}
+    assert cheapest(two_hosts, num_bytes) == chosen
+
+
 def test_each_value_of_the_key_offers_its_ways() -> None:
     hosts = (0, 0, 1, 1)
     assert ways("ring", hosts, rounds_once=False) == [RING]
