@@ -190,7 +190,8 @@ class _PrepareJob:
                 require_free_features(query.config)
                 for table in opened:
                     phases.begin(f"reading {table.source.name}")
-                    self.facts[table.source.name]["rows"] = table.count_checked()
+                    checked = self._checked_before(table.source.name)
+                    self.facts[table.source.name]["rows"] = table.count_checked() if checked is None else checked
                 with self._examples(query, phases) as fitted:
                     changed = self._count_changed(query, fitted, phases)
                     if self.parent and fitted.examples.isEmpty():
@@ -199,6 +200,14 @@ class _PrepareJob:
                     manifest = commit_version(self.dataset, lambda folder: self._write(query, fitted, folder, phases),
                                               lambda data_id, written: self._manifest(query, fitted, written, data_id))
                     return manifest, changed
+
+    def _checked_before(self, name: str) -> int | None:
+        """The rows of a source whose values the parent's preparation has checked, for it had these bytes and columns then, too."""
+        parent, config = self.parent, self.config.prepare.sources[name].model_dump(mode="json")
+        if parent is None or parent.recipe["sources"].get(name) != config or not _same_bytes(parent, name, self.facts[name]):
+            return None
+        rows: int = parent.source[name]["rows"]
+        return rows
 
     def _examples(self, query: Query, phases: _Phases) -> AbstractContextManager[Fitted]:
         parent, dataset = self.parent, self.dataset
@@ -299,8 +308,13 @@ def _unchanged(dataset: Dataset, parent: Manifest | None, config: PrepareConfig,
     """The version to append to, if this config has read the very bytes for it that its sources have now."""
     if parent is None or parent.recipe != config.model_dump(mode="json"):
         return None
-    then = {name: {key: value for key, value in source.items() if key != "rows"} for name, source in parent.source.items()}
-    return parent if then == facts and _complete(dataset, parent) else None
+    same = parent.source.keys() == facts.keys() and all(_same_bytes(parent, name, found) for name, found in facts.items())
+    return parent if same and _complete(dataset, parent) else None
+
+
+def _same_bytes(parent: Manifest, name: str, facts: dict[str, Any]) -> bool:
+    """Whether a version was made from what a source is now."""
+    return {key: value for key, value in parent.source.get(name, {}).items() if key != "rows"} == facts
 
 
 def _complete(dataset: Dataset, manifest: Manifest) -> bool:

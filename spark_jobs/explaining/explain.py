@@ -46,7 +46,8 @@ def explain(run_url: str, card: ModelCard, manifest: Manifest, *, split: str, wh
             slices = find_slices(judged, rows.labels, list(groupings(card.preprocessing, rows)), task=card.task,
                                  split_rows=manifest.splits[split].rows)
             mixed = rows[np.random.default_rng(0).permutation(len(rows))]
-            importance = permute_features(mixed, card.preprocessing, lambda some: network.judge(some).losses)
+            importance = permute_features(mixed, card.preprocessing, lambda some: network.judge(some).losses,
+                                          multiplied=network.multiplied)
             return {SLICES: slices.model_dump(mode="json"), IMPORTANCE: importance.model_dump(mode="json")}
         reason = f"the network's loss is not finite for {int((~np.isfinite(judged.losses)).sum())} held-out rows"
     return {key: LeftOut(left_out=reason).model_dump(mode="json") for key in (SLICES, IMPORTANCE)}

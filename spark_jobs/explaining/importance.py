@@ -23,6 +23,8 @@ from sparkring.spark_jobs.explaining.sample import Rows
 MOST_ROWS = 20_000
 MOST_PREDICTED = 500_000
 """Rows that go through the network for all features together."""
+MOST_MULTIPLIED, LEAST_ROWS = 10**11, 2_000
+"""Multiplications in which they do, 1 to 2 seconds on two cores; a large network predicts fewer rows, but so many in any case."""
 Z = 1.959964
 """The normal distribution's 97.5 % quantile."""
 
@@ -37,17 +39,20 @@ class Moved(NamedTuple):
     ids: list[int]
 
 
-def permute_features(rows: Rows, fitted: Preprocessing, losses: Callable[[Rows], Values], *, seed: int = 0) -> Importance:
+def permute_features(rows: Rows, fitted: Preprocessing, losses: Callable[[Rows], Values], *, multiplied: int = 1,
+                     seed: int = 0) -> Importance:
     """Permute each feature in turn.
 
     Args:
         rows: Held-out rows in no order; the first of them are used.
         fitted: Their features.
         losses: Predicts rows and gives their losses, (rows,).
+        multiplied: How often it multiplies for a row.
         seed: Of the permutations.
     """
     moved, random = moved_together(fitted), np.random.default_rng(seed)
-    used = rows[:min(MOST_ROWS, max(1, MOST_PREDICTED // (len(moved) + 1)))]
+    times = len(moved) + 1
+    used = rows[:min(MOST_ROWS, max(1, MOST_PREDICTED // times), max(LEAST_ROWS, MOST_MULTIPLIED // (times * multiplied)))]
     own = losses(used)
     rises = [_rise(name, losses(_permuted(used, columns, random.permutation(len(used)))) - own) for name, columns in moved.items()]
     return Importance(rows=len(used), loss=float(own.mean()), features=tuple(sorted(rises, key=lambda each: -each.rise)))

@@ -39,6 +39,12 @@ class Network:
         self._model, self._card, self._batch_rows = model, card, batch_rows
         self._dtype = next(model.parameters()).dtype
 
+    @property
+    def multiplied(self) -> int:
+        """About how often it multiplies for a row: once by each weight, but for those that are looked up."""
+        return sum(weight.numel() for module in self._model.modules() if not isinstance(module, nn.Embedding)
+                   for weight in module.parameters(recurse=False))
+
     def judge(self, rows: Rows) -> Judged:
         """Each row's loss and score."""
         parts = [self._judge(rows[start:start + self._batch_rows]) for start in range(0, len(rows), self._batch_rows)]

@@ -18,10 +18,11 @@ from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.data.loading.loader import Loader, LoaderConfig
 from sparkring.pipelines.data.loading.reader import SplitReader
 from sparkring.pipelines.data.order.rowhash import rows_digest, to_hex
+from sparkring.spark_jobs.etl.sources.tables import OpenTable
 from sparkring.spark_jobs.prepare import prepare
 from sparkring.spark_jobs.spark.progress import SilentProgress
 from tests.support import seams
-from tests.support.etl_tables import START, Trip, etl_config, trips, write_trips
+from tests.support.etl_tables import COLUMNS, START, Trip, etl_config, trips, write_trips
 
 pytest_plugins = ["tests.support.spark_sessions"]
 
@@ -73,6 +74,35 @@ def test_a_source_without_new_rows_makes_no_version(spark: SparkSession, config:
     again = prepare(config, append=True, spark=spark)
     assert (again.version, again.reused, again.changed_rows) == (2, True, 0)
     assert Dataset(config.dataset).versions() == [1, 2]
+
+
+def test_a_source_that_has_not_changed_is_not_checked_again(
+        spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    towns = tmp_path / "towns.csv"
+    towns.write_text("town,size\nBern,1\nCork,2\n")
+    source = {"path": str(tmp_path / "trips.csv"), "null_value": "NA", "columns": COLUMNS}
+    config = etl_config(tmp_path, FIRST, sources={
+        "trips": source, "towns": {"path": str(towns), "columns": {"town": "string", "size": "int"}}})
+    checked, check = list[str](), OpenTable.count_checked
+
+    def noted(table: OpenTable) -> int:
+        checked.append(table.source.name)
+        return check(table)
+
+    monkeypatch.setattr(seams.PREPARE_COUNT_CHECKED, noted)
+    prepare(config, spark=spark)
+    assert sorted(checked) == ["towns", "trips"]
+    checked.clear()
+    write_trips(tmp_path / "trips.csv", ALL)
+    prepare(config, append=True, spark=spark)
+    assert checked == ["trips"]
+    checked.clear()
+    towns.write_text("town,size\nBern,1\nCork,2\nRome,3\n")  # the control
+    write_trips(tmp_path / "trips.csv", [*ALL, replace(ALL[-1], id=5_000)])
+    prepare(config, append=True, spark=spark)
+    assert sorted(checked) == ["towns", "trips"]
+    dataset = Dataset(config.dataset)
+    assert [dataset.manifest(version).source["towns"]["rows"] for version in (1, 2, 3)] == [2, 2, 3]
 
 
 class _Notes(SilentProgress):

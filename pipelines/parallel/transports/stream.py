@@ -26,7 +26,7 @@ from sparkring.pipelines.parallel.transports.tensor_specs import HEADER_BYTES, T
 PAYLOAD, REFUSAL = 0, 1
 READ_AHEAD_BYTES = 1 << 14
 """What is at least as large is received where it belongs; for what is smaller a copy is cheaper than a call."""
-AT_ONCE_BYTES = 1 << 20
+AT_ONCE_BYTES = 1 << 19
 """Of a large tensor so much is waited for before a thread wakes: woken for each packet, it spends a third of the time on waking."""
 MOST_PIECES = 1000
 """Pieces of memory that one system call takes; Linux allows 1024."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import torch
+from torch.overrides import TorchFunctionMode
 
 from sparkring.conf.schema import ModelConfig
 from sparkring.errors import ConfigError, in_one_line
@@ -124,9 +125,20 @@ def pinned(model: ModelConfig) -> ModelConfig:
 
 def network_kinds(model: ModelConfig, manifest: Manifest) -> dict[str, Kind]:
     """The tensors that the network has for the rows of a dataset, by name; allocates none."""
-    with torch.device("meta"), torch.random.fork_rng(devices=()):
+    with torch.device("meta"), torch.random.fork_rng(devices=()), _Undrawn():
         network = build_model(model, shapes_of(manifest.task, manifest.preprocessing))
     return {name: Kind(tuple(tensor.shape), tensor.is_floating_point()) for name, tensor in network.state_dict().items()}
+
+
+class _Undrawn(TorchFunctionMode):
+    """Draws nothing from the normal distribution: for tensors without memory torch loads its compiler to do so, which takes 2 seconds."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
+        named = kwargs or {}
+        if getattr(func, "__name__", "") == "normal_":  # of a tensor, and of nn.init, which names it
+            return args[0] if args else named["tensor"]
+        return func(*args, **named)
 
 
 @dataclass(frozen=True)

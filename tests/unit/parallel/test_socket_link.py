@@ -216,9 +216,9 @@ def _reads_of_a_large_message(*, piece_bytes: int) -> int:
 
 
 def test_who_waits_for_a_large_message_wakes_for_a_large_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _reads_of_a_large_message(piece_bytes=1 << 16) <= 8, "4 MiB"
+    assert _reads_of_a_large_message(piece_bytes=1 << 15) <= 8, "2 MiB"
     monkeypatch.setattr(seams.STREAM_AT_ONCE_BYTES, 1)
-    assert _reads_of_a_large_message(piece_bytes=1 << 16) >= 60, "the control"
+    assert _reads_of_a_large_message(piece_bytes=1 << 15) >= 60, "the control"
 
 
 def test_small_messages_wake_no_other_thread() -> None:

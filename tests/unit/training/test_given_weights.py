@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load, save_file
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.datasets import write_dataset
 from sparkring.conf.schema import Config
@@ -65,6 +66,29 @@ def test_a_file_that_fits_is_taken_whatever_the_width_of_its_floats(tmp_path: Pa
     config = _config(tmp_path, manifest, weights=str(tmp_path / "given.safetensors"))
     assert _checked(config, manifest) == [f"training: starts from {len(weights)} tensors of {tmp_path}/given.safetensors"]
     assert network_kinds(config.model, manifest).keys() == weights.keys()
+
+
+class _Calls(TorchDispatchMode):
+    """Notes the names of torch's operations."""
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._names = names
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._names.add(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_kinds_of_a_networks_tensors_are_found_without_a_draw(tmp_path: Path, manifest: Manifest) -> None:
+    """For the normal distribution of tensors without memory torch loads its compiler."""
+    model, shapes = _config(tmp_path, manifest).model, shapes_of(manifest.task, manifest.preprocessing)
+    called, drawing = set[str](), set[str]()
+    with _Calls(called):
+        network_kinds(model, manifest)
+    with _Calls(drawing), torch.device("meta"):  # the control
+        build_model(model, shapes)
+    assert [any("normal" in name for name in names) for names in (called, drawing)] == [False, True]
 
 
 def test_missing_unknown_and_unequal_tensors_are_all_named_and_left_out_if_that_is_asked(tmp_path: Path, manifest: Manifest) -> None:

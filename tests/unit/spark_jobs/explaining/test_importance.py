@@ -89,3 +89,10 @@ def test_the_same_seed_gives_the_same_figures_and_rows_are_bounded(monkeypatch: 
 
     assert permute_features(_rows(), _fitted(), counted).rows == 1_000  # by 4 predictions, with their own values and three permuted
     assert sizes == {1_000}
+
+
+def test_a_large_network_predicts_fewer_rows_but_some_in_any_case() -> None:
+    def used(multiplied: int) -> int:
+        return permute_features(_rows(), _fitted(), _squares, multiplied=multiplied).rows
+
+    assert [used(multiplied) for multiplied in (1_000, 10**7, 10**9)] == [8_000, 2_500, 2_000]
