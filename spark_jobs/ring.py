@@ -30,7 +30,7 @@ def run_ring(fn: Callable[..., Json], *args: Any, num_ranks: int, spark: SparkSe
     """Run ``fn(context, *args)`` on each of ``num_ranks`` ranks.
 
     Args:
-        fn: The work of a rank. Its first argument is a ``RankContext``; it is shipped by cloudpickle, as Spark ships functions.
+        fn: The work of a rank. Its first argument is a ``RankContext``; it is shipped by cloudpickle.
         args: Further arguments, the same on each rank.
         num_ranks: Horovod ranks: one process in one Spark slot each, all at once.
         spark: A classic session, or one over Spark Connect.

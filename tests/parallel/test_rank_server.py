@@ -137,6 +137,10 @@ def test_a_forked_rank_is_what_a_fresh_one_is_and_finds_nothing_of_the_one_befor
     assert forked[0]["name"].startswith("rank-")
 
 
+def test_a_rank_has_cloudpickle_without_all_of_spark() -> None:
+    assert [Launched(ring_probes.has_imported, module).result() for module in ("cloudpickle", "pyspark", "pandas")] == [True, False, False]
+
+
 def test_beside_its_first_long_rank_a_server_imports_what_training_needs() -> None:
     own = "a server of its own"
     assert Launched(ring_probes.has_imported, NEEDED_TO_TRAIN, SPARKRING_TEST=own).result() is False  # too short

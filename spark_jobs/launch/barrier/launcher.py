@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import cloudpickle
+
 from sparkring.conf.schema import RingConfig
 from sparkring.errors import HostsLeftOut, NotEnoughSlots, RingError, SparkringError
 from sparkring.spark_jobs.launch.barrier.cut_off import end_of_stage
@@ -50,8 +52,6 @@ def run_by_barrier(fn: Callable[..., Json], args: Sequence[Any], *, num_ranks: i
     Raises:
         HostsLeftOut: the other hosts have too few slots.
     """
-    from pyspark import cloudpickle
-
     require_plaintext_allowed(spark, config)
     resources = rank_resources(spark, config)
     require_slots(spark, num_ranks=num_ranks, within_s=config.start_timeout_s, resources=resources)

@@ -47,7 +47,7 @@ from sparkring.spark_jobs.launch.rank.main import import_frameworks, rank_main
 from sparkring.spark_jobs.launch.rank.quick_exit import QuickExit, flush_output
 
 OFTEN_NEEDED = ("sparkring.conf.schema", "sparkring.models.build", "sparkring.pipelines.parallel.collectives.communicator",
-                "sparkring.pipelines.parallel.stages.executor", "safetensors.torch", "pyspark.cloudpickle")
+                "sparkring.pipelines.parallel.stages.executor", "safetensors.torch", "cloudpickle")
 """Imports of training and of functions that cloudpickle ships by value, except those that import Arrow. A missing one is skipped."""
 NEEDED_TO_TRAIN = "torch._dynamo"
 """An optimizer's first step imports this, in 0.9 s. The server imports it beside its first rank that lasts for ``TRAINS_AFTER_S``, so that

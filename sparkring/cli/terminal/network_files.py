@@ -9,6 +9,8 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import cloudpickle
+
 from sparkring.errors import ConfigError
 from sparkring.models.networks import REGISTRY
 
@@ -36,12 +38,8 @@ def register_file(path: Path) -> None:
 
 
 def _ship_by_value(module: str) -> None:
-    """Register the module with Spark's cloudpickle, and with Horovod's, which may be another copy."""
+    """Register the module with cloudpickle, which ships work to ranks, and with Spark's copy of it, which ships work to tasks."""
     from pyspark import cloudpickle as spark_s
 
-    spark_s.register_pickle_by_value(sys.modules[module])
-    try:
-        import cloudpickle
-    except ImportError:
-        return
-    cloudpickle.register_pickle_by_value(sys.modules[module])
+    for each in (cloudpickle, spark_s):
+        each.register_pickle_by_value(sys.modules[module])

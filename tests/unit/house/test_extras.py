@@ -23,7 +23,8 @@ from tests.support import seams
 ROOT = Path(__file__).resolve().parents[3]
 DISTRIBUTIONS = {"py4j": "pyspark", "mlflow": "mlflow-skinny", "sklearn": "scikit-learn", "cv2": "opencv-python-headless"}
 """Module -> the distribution that brings it, where their names differ."""
-CORE = {"blake3", "fsspec", "isal", "jinja2", "numpy", "psutil", "pyarrow", "pydantic", "pyyaml", "rich", "safetensors", "typer"}
+CORE = {"blake3", "cloudpickle", "fsspec", "isal", "jinja2", "numpy", "psutil", "pyarrow", "pydantic", "pyyaml", "rich", "safetensors",
+        "typer"}
 
 WITHOUT = """
 import sys

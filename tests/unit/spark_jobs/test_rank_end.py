@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -13,6 +15,17 @@ from sparkring.spark_jobs.launch.rank.end import RankEnd, result_to_json, result
 LOST = "HorovodInternalError: Horovod has been shut down"
 _SILENT = PeerSilent(rank=1, peer=0, doing="receiving edge f1 0>1", seconds=0.1, ended="rank 0 has ended (it closed its end)")
 SILENT = f"PeerSilent: {_SILENT}"
+
+
+ONE_ROW = """
+import sys
+import pyarrow as pa
+from sparkring.spark_jobs.launch.barrier.task import one_row
+row = one_row("é 1")
+print("pandas" in sys.modules)
+print("pandas" in sys.modules if row.equals(pa.RecordBatch.from_pydict({"end": ["é 1"]})) else row)
+"""
+"""Whether pandas is loaded after a row was made, and after Arrow's own way made the same one."""
 
 
 def done(rank: int) -> RankEnd:
@@ -33,6 +46,11 @@ def ended(rank: int) -> RankEnd:
 
 def suspended(rank: int) -> RankEnd:
     return RankEnd(rank=rank, host="a", kind="suspended", output_tail=LOST)
+
+
+def test_a_row_is_made_without_the_import_of_pandas() -> None:
+    told = subprocess.run([sys.executable, "-c", ONE_ROW], capture_output=True, text=True, timeout=120, check=True)
+    assert told.stdout.split() == ["False", "True"]
 
 
 def test_results_are_in_rank_order() -> None:
