@@ -18,7 +18,7 @@ from harness.ranks import run_on_ranks
 from sparkring.conf.schema import Config
 from sparkring.pipelines.data.dataset.versions import Dataset
 from sparkring.pipelines.parallel.allreduce.costs import ways as ways_of
-from sparkring.pipelines.parallel.allreduce.measured_costs import REPETITIONS
+from sparkring.pipelines.parallel.allreduce.measured_costs import PASSES, REPETITIONS
 from sparkring.pipelines.training.job.job import TrainJob
 from sparkring.pipelines.training.train_rank import train_rank
 from sparkring.spark_jobs.stored.audit import audit
@@ -116,7 +116,7 @@ def test_gradients_of_two_hosts_travel_by_connections_of_their_own_and_the_weigh
     assert len(ways) == 1, "all ranks say the same"
     assert ways.pop().startswith("shared memory, 2 ranks by sockets, buffers: ")
     gradients, num_ways = STEPS * _gradient_bytes(alone), len(ways_of("auto", (0, 1), rounds_once=False))
-    timed = num_ways * sum((1 + series.rounds) * series.in_a_row * size for size, series in REPETITIONS.items())
+    timed = PASSES * num_ways * sum((1 + series.rounds) * series.in_a_row * size for size, series in REPETITIONS.items())
     shares = [(sent - before[name] - timed) / gradients for name, sent in _sent(cluster).items()]
     assert all(1.0 < share < 1.4 for share in shares), f"once each, and as timed: {shares}"
 

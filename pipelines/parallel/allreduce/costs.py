@@ -82,7 +82,12 @@ def ways(allreduce: Allreduce, hosts: Sequence[int], *, rounds_once: bool) -> li
     names = [name for name in flat.get(allreduce, ("doubling", "halving", "ring")) if not (rounds_once and name == "doubling")]
     several = 1 < len(set(hosts)) < len(hosts)
     levels = {"ring": [False], "tree": [False], "two_level": [several]}.get(allreduce, [False, True] if several else [False])
-    return [Way(name, two_levels) for two_levels in levels for name in names]
+    return [Way(name, two_levels) for two_levels in levels for name in _different(names, len(set(hosts)) if two_levels else len(hosts))]
+
+
+def _different(names: Sequence[FlatName], count: int) -> Sequence[FlatName]:
+    """Between two ranks a ring is halving: each sends one half and then the other."""
+    return [name for name in names if not (name == "halving" and "ring" in names and count == 2)]
 
 
 def cheapest(costs: Mapping[Way, Cost], num_bytes: int) -> Way:

@@ -17,7 +17,7 @@ from sparkring.pipelines.parallel.mesh import Ranks
 
 
 class Series(NamedTuple):
-    """How often a size is timed."""
+    """How often a size is timed in a pass."""
 
     rounds: int
     """After one to warm up; the ways take turns."""
@@ -25,12 +25,14 @@ class Series(NamedTuple):
     """Sums that a way makes in its turn: where ranks wait for a core, one of 256 KB takes 0.5 to 2.5 ms, and the mean is what counts."""
 
 
-REPETITIONS = {1 << 10: Series(9, 8), 1 << 15: Series(9, 8), 1 << 18: Series(9, 4), 1 << 20: Series(5, 2)}
+PASSES = 3
+"""Each times all sizes, so that other work of half a second on a host disturbs a part of each size's times, not all times of one."""
+REPETITIONS = {1 << 10: Series(3, 8), 1 << 15: Series(3, 8), 1 << 18: Series(3, 4), 1 << 20: Series(2, 2)}
 """By the bytes of a sum. No gap is wide: between 32 KB and 1 MB lines cross. Fewer bytes than 1 MB fit into buffers on the way and tell
 nothing of a link."""
-MOST_BYTES, OF_LARGEST = 1 << 23, Series(7, 1)
+MOST_BYTES, OF_LARGEST = 1 << 23, Series(2, 1)
 """The largest buffer, cut to so many bytes, is timed, too, if it has 2 MB: most bytes of a job travel in buffers of that size."""
-LONGEST_S, OF_LONG = 0.1, Series(3, 1)
+LONGEST_S, OF_LONG = 0.1, Series(1, 1)
 """A size whose turn would take longer is timed less: a slow link varies little. The largest buffer is not timed then."""
 
 
@@ -48,8 +50,9 @@ def measure_costs(communicator: Communicator, exchange: Exchange | None, ranks: 
         By way; nothing where there is nothing to choose: one way, or one rank that sums alone.
     """
     timed: dict[Way, dict[int, float]] = {way: {} for way in among} if len(among) > 1 and len(ranks) > 1 else {}
+    found: dict[tuple[Way, int], list[float]] = {}
     own = min(largest, MOST_BYTES) // 4 * 4
-    for size, series in (*REPETITIONS.items(), (own, OF_LARGEST)):
+    for size, series in PASSES * [*REPETITIONS.items(), (own, OF_LARGEST)]:
         is_long = bool(timed) and _longest_s(timed, size) * series.in_a_row > LONGEST_S
         wanted = timed and (size in REPETITIONS or (size >= 2 * max(REPETITIONS) and not is_long))
         mine = _seconds(communicator, exchange, ranks, among, size, OF_LONG if is_long else series) if exchange and wanted else []
@@ -58,7 +61,8 @@ def measure_costs(communicator: Communicator, exchange: Exchange | None, ranks: 
             slowest = [[max(each) for each in zip(*ways, strict=True)]
                        for ways in zip(*(json.loads(said[rank]) for rank in ranks), strict=True)]
             for way, seconds in zip(among, zip(*slowest, strict=True), strict=True):
-                timed[way][size] = statistics.median(seconds)
+                found.setdefault((way, size), []).extend(seconds)
+                timed[way][size] = statistics.median(found[way, size])
     return {way: Cost(seconds) for way, seconds in timed.items()}
 
 

@@ -54,6 +54,13 @@ def test_each_value_of_the_key_offers_its_ways() -> None:
     assert DOUBLING not in ways("auto", (0, 1), rounds_once=True)
 
 
+def test_between_two_ranks_halving_is_not_offered_beside_a_ring_which_is_the_same() -> None:
+    assert ways("auto", (0, 1), rounds_once=False) == [DOUBLING, RING]
+    assert ways("two_level", (0, 0, 1), rounds_once=False) == [Way("doubling", two_levels=True), Way("ring", two_levels=True)]
+    assert HALVING in ways("auto", (0, 1, 2), rounds_once=False)
+    assert HALVING in ways("tree", (0, 1), rounds_once=False), "there a ring is no choice"
+
+
 def test_the_choice_is_said_with_the_costs_that_made_it() -> None:
     assert describe([RING, RING, DOUBLING], [2 * MB, MB, KB], 3, EIGHT_HOSTS, wire="bf16") == (
         "3 ranks by sockets, buffers: tree of whole buffers for 1 of up to 0.001 MB (1.4 ms, 5 MB/s), "
