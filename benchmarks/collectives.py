@@ -6,7 +6,7 @@
 of a core, so their times show the order of the ways rather than a cluster's. All ways are open at once in the same processes and take
 turns in a new order each round, several sums each; a time is that of the slowest rank, a ratio the median over the rounds. The processes
 are started several times, and each time our choice is made anew; what counts is the mean over these openings, since one way in two of them
-differs by up to a third.
+differs by up to a half.
 
 ``worst_over_best``: over all sizes, on 2 and 4 hosts of one rank, the worst ratio of our choice to the best of ring, tree and two levels;
 ``worst_over_best_shared`` the same on hosts of two. ``ratio_to_torch_64mb``: our choice over torch's Gloo, the worse of 2 and 4 hosts.
